@@ -1,0 +1,43 @@
+"""us3l: pre-train one vision network once, without labels, and run it at any width.
+
+The public names are imported when first used, so that `import us3l` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from us3l.calibrate import calibrate as calibrate
+    from us3l.cost import Cost as Cost
+    from us3l.cost import cost as cost
+    from us3l.errors import UserError as UserError
+    from us3l.families import create as create
+    from us3l.slimmable import Slimmable as Slimmable
+    from us3l.storage import load as load
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Cost": "us3l.cost",
+    "Slimmable": "us3l.slimmable",
+    "UserError": "us3l.errors",
+    "calibrate": "us3l.calibrate",
+    "cost": "us3l.cost",
+    "create": "us3l.families",
+    "load": "us3l.storage",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'us3l' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,129 @@
+"""ResNets as functions of a width; modules and parameters are named as in torchvision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from us3l.errors import UserError
+from us3l.width import Width, round_channels
+
+Stem = Literal["imagenet", "cifar"]
+BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
+
+
+@dataclass(frozen=True)
+class ResNetFamily:
+    """`family(width)` builds the plain network of that width (a number, or one for each of the four stages).
+
+    The stem slims its output only and the classifier its input only; all else, residual stream included, slims on
+    both sides. The CIFAR stem is a 3x3 convolution of stride 1 without max-pooling.
+    """
+
+    name: str = "resnet18"
+    stem: Stem = "imagenet"
+    base: int = 64
+    num_classes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.stem not in ("imagenet", "cifar"):
+            raise UserError(f"unknown stem {self.stem!r}: choose 'imagenet' or 'cifar'")
+        if self.base < 8:
+            raise UserError(f"base={self.base} channels is too few: choose 8 or more (the paper has 64)")
+
+    stages = 4
+
+    @property
+    def bottleneck(self) -> bool:
+        return self.name == "resnet50"
+
+    def signature(self, width: Width) -> tuple[int, ...]:
+        """Stem channels, then the inner and outer channels of each stage: all that a width decides."""
+        widths = (width,) * 4 if isinstance(width, int | float) else width
+        inner = [round_channels(w * self.base * 2**i) for i, w in enumerate(widths)]
+        outer = [round_channels(w * self.base * 2 ** (i + 2)) for i, w in enumerate(widths)]
+        return inner[0], *(c for pair in zip(inner, outer if self.bottleneck else inner, strict=True) for c in pair)
+
+    def __call__(self, width: Width) -> ResNet:
+        return ResNet(self.signature(width), BLOCKS[self.name], self.bottleneck, self.stem, self.num_classes)
+
+
+class ResNet(nn.Module):
+    """Features (N x C) of images (N x 3 x H x W); logits when there are classes."""
+
+    def __init__(
+        self, channels: tuple[int, ...], blocks: tuple[int, ...], bottleneck: bool, stem: Stem, num_classes: int
+    ) -> None:
+        super().__init__()
+        small = stem == "cifar"
+        self.conv1 = nn.Conv2d(3, channels[0], 3 if small else 7, 1 if small else 2, 1 if small else 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels[0])
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
+        inside = channels[0]
+        for stage, count in enumerate(blocks):
+            inner, outer = channels[1 + 2 * stage : 3 + 2 * stage]
+            layer = []
+            for i in range(count):
+                stride = 2 if stage > 0 and i == 0 else 1
+                # Decided by the place in the network, not by channel counts, so that every width has the same layers.
+                downsample = i == 0 and (stage > 0 or bottleneck)
+                block = Bottleneck if bottleneck else BasicBlock
+                layer.append(block(inside, inner, outer, stride, downsample))
+                inside = outer
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*layer))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(inside, num_classes) if num_classes else nn.Identity()
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))
+
+
+def convolution(inside: int, outside: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=False)
+
+
+def shortcut(inside: int, outside: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(convolution(inside, outside, 1, stride), nn.BatchNorm2d(outside))
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inside: int, inner: int, outer: int, stride: int, downsample: bool) -> None:
+        super().__init__()
+        self.conv1 = convolution(inside, inner, 3, stride)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = convolution(inner, outer, 3)
+        self.bn2 = nn.BatchNorm2d(outer)
+        self.downsample = shortcut(inside, outer, stride) if downsample else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inside: int, inner: int, outer: int, stride: int, downsample: bool) -> None:
+        super().__init__()
+        self.conv1 = convolution(inside, inner, 1)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = convolution(inner, inner, 3, stride)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = convolution(inner, outer, 1)
+        self.bn3 = nn.BatchNorm2d(outer)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(inside, outer, stride) if downsample else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))

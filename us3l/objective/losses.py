@@ -1,0 +1,29 @@
+"""Losses between embeddings, as pure functions. They normalise, and compute in float32 whatever the precision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def nt_xent(z: Tensor, t: Tensor, temperature: float) -> Tensor:
+    """InfoNCE of paired embeddings (N x D each); every other sample of either side is a negative (eq. 2).
+
+    >>> round(nt_xent(torch.eye(2), torch.eye(2), 0.5).item(), 4)  # log(1 + 2 exp(-2))
+    0.2395
+    """
+    both = F.normalize(torch.cat([z, t]).float(), dim=1)  # 2N x D
+    logits = both @ both.T / temperature
+    logits.fill_diagonal_(float("-inf"))
+    partners = torch.arange(len(both), device=both.device).roll(len(z))
+    return F.cross_entropy(logits, partners)
+
+
+def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
+    """The mean negative cosine similarity of paired embeddings (N x D each): what the paper calls MSE.
+
+    >>> negative_cosine(torch.eye(2), 3 * torch.eye(2)).item()
+    -1.0
+    """
+    return -F.cosine_similarity(p.float(), z.float(), dim=1).mean()

@@ -1,0 +1,63 @@
+"""Widths: how channel counts follow them, and which widths give distinct networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from math import ceil
+
+Width = float | tuple[float, ...]
+"""One number for the whole network, or one for each of its stages."""
+
+RESOLUTION = 1e-5
+
+
+def round_channels(channels: float, divisor: int = 8) -> int:
+    """The nearest multiple of `divisor`, never losing more than 10 % of the channels.
+
+    >>> round_channels(0.37 * 64), round_channels(0.25 * 64), round_channels(9)
+    (24, 16, 16)
+    """
+    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * channels else rounded
+
+
+def distinct_widths(signature: Callable[[float], Hashable], low: float, high: float) -> list[float]:
+    """One width for each distinct network on [low, high], ascending: the ends themselves, else the roundest number.
+
+    Sub-networks are nested, so channel counts never fall with the width: two widths of equal signature have only that
+    network between them, and bisection finds every step.
+    """
+    known = {low: signature(low), high: signature(high)}
+    starts: list[tuple[float, float]] = []  # (last width of one network, first width of the next)
+
+    def search(left: float, right: float) -> None:
+        if known[left] == known[right]:
+            return
+        if right - left < RESOLUTION:
+            starts.append((left, right))
+            return
+        middle = (left + right) / 2
+        known[middle] = signature(middle)
+        search(left, middle)
+        search(middle, right)
+
+    search(low, high)
+    firsts = [low, *(first for _, first in starts)]
+    lasts = [*(last for last, _ in starts), high]
+    return [
+        low if first == low else high if last == high else roundest(first, last)
+        for first, last in zip(firsts, lasts, strict=True)
+    ]
+
+
+def roundest(first: float, last: float) -> float:
+    """The number in [first, last] that a person would name: a quarter, a tenth, a twentieth, a hundredth and so on.
+
+    >>> roundest(0.3672, 0.3828), roundest(0.49, 0.51), roundest(0.72, 0.76)
+    (0.37, 0.5, 0.75)
+    """
+    for parts in (4, 10, 20, 100, 1_000, 10_000, 100_000, 1_000_000):
+        candidate = ceil(first * parts) / parts
+        if candidate <= last:
+            return candidate
+    return first
