@@ -1,0 +1,1 @@
+"""Image sources, and the batched augmentation that makes two views of them."""

@@ -1,4 +1,4 @@
-"""Losses between embeddings, as pure functions. They normalise, and compute in float32 whatever the precision."""
+"""Losses between embeddings, as pure functions. They normalise, and never compute in less than float32."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def nt_xent(z: Tensor, t: Tensor, temperature: float) -> Tensor:
     >>> round(nt_xent(torch.eye(2), torch.eye(2), 0.5).item(), 4)  # log(1 + 2 exp(-2))
     0.2395
     """
-    both = F.normalize(torch.cat([z, t]).float(), dim=1)  # 2N x D
+    both = F.normalize(at_least_float32(torch.cat([z, t])), dim=1)  # 2N x D
     logits = both @ both.T / temperature
     logits.fill_diagonal_(float("-inf"))
     partners = torch.arange(len(both), device=both.device).roll(len(z))
@@ -26,4 +26,8 @@ def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
     >>> negative_cosine(torch.eye(2), 3 * torch.eye(2)).item()
     -1.0
     """
-    return -F.cosine_similarity(p.float(), z.float(), dim=1).mean()
+    return -F.cosine_similarity(at_least_float32(p), at_least_float32(z), dim=1).mean()
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

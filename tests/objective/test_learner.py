@@ -1,0 +1,175 @@
+"""One whole step against a naive computation of Algorithm 1 that shares no code with ours."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch.nn import functional as F
+
+from us3l.data.sources import ImageSet
+from us3l.data.views import two_views
+from us3l.objective.learner import Learner
+from us3l.training.recipes import MINI, Network, Optimiser, Recipe
+from us3l.training.trainer import Trainer, seeded
+
+LR, DECAY, GROUPS, ALPHA, TAU, MOMENTUM, M = 0.1, 0.01, 8, 0.05, 0.5, 0.9, 0.9
+STEPS = 8
+
+
+def recipe(**objective) -> Recipe:
+    return replace(
+        MINI,
+        network=Network(base=8),
+        objective=replace(MINI.objective, hidden=24, dim=12, temperature=TAU, teacher_momentum=M, **objective),
+        optimiser=Optimiser(lr=LR, momentum=MOMENTUM, weight_decay=DECAY),
+        views=replace(MINI.views, size=8),
+        batch_size=8,
+        max_steps=STEPS,
+    )
+
+
+def trainer(precision="64-true", **objective) -> Trainer:
+    images = torch.randint(0, 256, (32, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return Trainer(recipe(**objective), ImageSet("noise", images), Fabric(accelerator="cpu", precision=precision))
+
+
+def naive_infonce(z, t):
+    """Equation 2, anchor by anchor."""
+    z, t = z / z.norm(dim=1, keepdim=True), t / t.norm(dim=1, keepdim=True)
+    loss = 0.0
+    for first, second in ((z, t), (t, z)):
+        for i in range(len(z)):
+            others = [j for j in range(len(z)) if j != i]
+            positive = (first[i] @ second[i] / TAU).exp()
+            negatives = sum((first[i] @ v[j] / TAU).exp() for v in (first, second) for j in others)
+            loss = loss - (positive / (positive + negatives)).log() / (2 * len(z))
+    return loss
+
+
+def naive_distillation(p, t):
+    return -sum((a @ b) / (a.norm() * b.norm()) for a, b in zip(p, t, strict=True)) / len(p)
+
+
+class Naive:
+    """The same method with carved networks, whose gradients are added by hand into the full one."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = copy.deepcopy(learner)
+        self.parameters = [p for p in self.learner.parameters() if p.requires_grad]
+        self.velocity = {id(p): None for p in self.parameters}
+
+    def forward_carved(self, images, carved, g):
+        features = carved(images)
+        first = self.learner.projector[0]
+        hidden = F.linear(features, first.weight[:, : features.shape[1]], first.bias)
+        z = self.learner.projector[1:](hidden)
+        return self.learner.g(z) if g else z
+
+    def step(self, view1, view2, widths, lr, per_width=False):
+        teacher = self.learner.teacher
+        student = [*self.learner.net.full.parameters(), *self.learner.projector.parameters()]
+        with torch.no_grad():
+            for old, new in zip(teacher.parameters(), student, strict=True):
+                old.copy_(M * old + (1 - M) * new)
+            t1, t2 = teacher(view1), teacher(view2)
+        losses = []
+        for parameter in self.parameters:
+            parameter.grad = None
+        for number, width in enumerate(widths):
+            carved = self.learner.net.carve(width).train()
+            z1 = self.forward_carved(view1, carved, g=number > 0)
+            z2 = self.forward_carved(view2, carved, g=number > 0)
+            loss = naive_infonce if number == 0 else naive_distillation
+            value = (loss(z1, t2) + loss(z2, t1)) / 2
+            value.backward()
+            losses.append(value.item())
+            full = dict(self.learner.net.full.named_parameters())
+            for name, part in carved.named_parameters():
+                whole = full[name]
+                whole.grad = torch.zeros_like(whole) if whole.grad is None else whole.grad
+                whole.grad[tuple(slice(n) for n in part.shape)] += part.grad
+            if per_width:
+                self.update(lr)
+        if not per_width:
+            self.update(lr)
+        return losses
+
+    @torch.no_grad()
+    def update(self, lr):
+        grouped = {id(p) for p in self.learner.net.parameters()}
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                continue
+            channels = len(parameter)
+            for k in range(channels):
+                rate = DECAY
+                if id(parameter) in grouped and parameter.ndim != 2:
+                    rate *= 1 - min(k // max(1, channels // GROUPS), GROUPS - 1) * ALPHA
+                parameter.grad[k] += rate * parameter[k]
+            velocity = self.velocity[id(parameter)]
+            velocity = parameter.grad.clone() if velocity is None else MOMENTUM * velocity + parameter.grad
+            self.velocity[id(parameter)] = velocity
+            parameter -= lr * velocity
+            parameter.grad = None
+
+
+@pytest.mark.filterwarnings("ignore:width .* is not calibrated")
+@pytest.mark.parametrize("update", ["per-batch", "per-width"])
+def test_steps_equal_a_naive_computation_of_algorithm_1(update):
+    ours = trainer(update=update)
+    naive = Naive(ours.learner)
+    while ours.step < STEPS:
+        step = ours.step
+        views = two_views(ours.take_batch(), ours.recipe.views, seeded(ours.recipe.seed, step, 1))
+        view1, view2 = (view.double() for view in views)
+        widths = ours.widths(step)
+        expected = naive.step(view1, view2, widths, ours.learning_rate(step), per_width=update == "per-width")
+        found = [loss.item() for loss in ours.train_step()]
+        assert found == pytest.approx(expected, abs=1e-6)
+    assert len(widths) == 3
+    for (name, mine), other in zip(ours.learner.named_parameters(), naive.learner.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_the_teacher_follows_the_closed_form_of_its_recursion():
+    ours = trainer()
+    start = [p.clone() for p in ours.learner.teacher.parameters()]
+    students = []
+    for _ in range(STEPS):
+        students.append([p.detach().clone() for p in ours.learner.net.full.parameters()])
+        ours.train_step()
+    for i, parameter in enumerate(ours.learner.teacher[0].parameters()):
+        expected = M**STEPS * start[i]
+        for age, student in enumerate(reversed(students)):
+            expected = expected + (1 - M) * M**age * student[i]
+        torch.testing.assert_close(parameter, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_step_updates_exactly_what_it_should():
+    ours = trainer()
+    while ours.step < STEPS:
+        before = {name: p.detach().clone() for name, p in ours.learner.named_parameters()}
+        alone = len(ours.widths(ours.step)) == 1
+        ours.train_step()
+        same = {name for name, p in ours.learner.named_parameters() if torch.equal(before[name], p)}
+        if alone:
+            assert {name for name in same if not name.startswith("teacher")} == {
+                name for name in before if name.startswith("g.")
+            }
+        else:
+            assert not same
+        assert all(p.grad is None for p in ours.learner.teacher.parameters())
+
+
+def test_both_views_share_one_slicing_of_the_weights():
+    ours = trainer()
+    calls = []
+    original = ours.learner.net.slices
+    ours.learner.net.slices = lambda width: calls.append(width) or original(width)
+    ours.step = STEPS - 2
+    base, *subs = ours.widths(ours.step)
+    assert all(width < base for width in subs)
+    ours.train_step()
+    assert calls == subs

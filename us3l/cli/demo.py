@@ -1,0 +1,53 @@
+"""`us3l demo`"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from us3l.cli.parse import parse
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The whole journey on real handwritten digits: pre-train once without labels, evaluate at nine widths.
+
+    examples:
+      us3l demo
+      us3l demo --out somewhere
+    """
+
+    out: Path | None = None
+    """The run's folder (default: runs/demo, or the next free name)."""
+
+
+def main(arguments: list[str]) -> int:
+    from us3l.cli import evaluate, pretrain
+    from us3l.training.recipes import named
+    from us3l.training.run import Run, RunConfig
+
+    command = parse(Demo, "demo", arguments)
+    run = Run(command.out or free_name(Path("runs/demo")))
+    code = pretrain.execute(RunConfig("digits", named("digits")), run)
+    if code:
+        return code
+    evaluate.execute(evaluate.Evaluate(run.folder))
+    print(
+        f"""
+One network, trained once without labels, ran at nine widths. The picture: {run.folder}/eval/digits.png
+
+What next:
+  us3l export {run.folder} --width 0.5         a plain network of that width, as a file
+  us3l evaluate {run.folder} --all-widths      every distinct width
+  us3l pretrain PHOTOS/ --out runs/mine     your own folder of images, labels not needed
+"""
+    )
+    return 0
+
+
+def free_name(path: Path) -> Path:
+    """The path itself, or the first of path-2, path-3, ... that does not exist."""
+    number, free = 2, path
+    while free.exists():
+        free, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return free

@@ -1,0 +1,66 @@
+"""`us3l COMMAND ...`: finds the command, and turns errors into one line each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+from us3l import __version__
+from us3l.errors import UserError
+
+COMMANDS = {
+    "demo": "the whole journey on a built-in data set, in minutes",
+    "pretrain": "train one network once, without labels, for every width",
+    "evaluate": "kNN and linear probe at every width asked for",
+    "export": "a plain network of one width, as a file",
+}
+
+HELP = f"""us3l {__version__}: pre-train one vision network once, without labels, and run it at any width.
+
+usage: us3l COMMAND ...
+
+{chr(10).join(f"  {name:<10}{text}" for name, text in COMMANDS.items())}
+
+examples:
+  us3l demo
+  us3l pretrain photos/ --out runs/photos --recipe mini
+  us3l evaluate runs/photos --data labelled-photos/
+  us3l export runs/photos --width 0.37
+
+`us3l COMMAND --help` explains a command and its settings.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"us3l {__version__}")
+        return 0
+    try:
+        return run(arguments[0], arguments[1:])
+    except UserError as error:
+        print(f"us3l: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("us3l: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def run(name: str, arguments: list[str]) -> int:
+    if name not in COMMANDS:
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, COMMANDS, n=1)
+        raise UserError(f"unknown command {name!r}" + (f", did you mean {close[0]!r}?" if close else "") + " See --help")
+    return import_module(f"us3l.cli.{name}").main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""`us3l pretrain`"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from us3l.cli.parse import parse
+from us3l.errors import UserError
+from us3l.training.recipes import Recipe, named
+from us3l.training.run import Machine, Run, RunConfig
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """Train one network once, on images without labels, for every width.
+
+    DATA is `digits`, a folder of images, or parquet files. Every setting of the recipe can be changed by its name.
+
+    examples:
+      us3l pretrain digits --out runs/digits
+      us3l pretrain photos/ --out runs/photos --recipe mini --epochs 50 --size 48
+      us3l pretrain --out runs/photos --resume
+      us3l pretrain photos/ --out runs/again --config runs/photos/config.yaml
+    """
+
+    data: Annotated[str, tyro.conf.Positional] = "digits"
+    """Images to learn from."""
+    out: Path | None = None
+    """The run's folder, made anew."""
+    recipe_name: Annotated[str | None, tyro.conf.arg(name="recipe")] = None
+    """A named recipe: mini, digits, cifar-resnet18 or cifar-resnet50 (default: digits for digits, else mini)."""
+    config: Path | None = None
+    """Settings of another run, as kept in its config.yaml."""
+    resume: bool = False
+    """Go on with the run in --out from its last checkpoint."""
+    recipe: Recipe = field(default_factory=Recipe)
+    machine: Machine = field(default_factory=Machine)
+
+
+def main(arguments: list[str]) -> int:
+    command = parse(Pretrain, "pretrain", arguments, defaults(arguments))
+    if command.out is None:
+        raise UserError("say where the run should go: --out RUN")
+    run = Run(command.out)
+    config = RunConfig(command.data, command.recipe, command.machine)
+    if command.resume:
+        if config != run.config():
+            raise UserError(f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them")
+        if run.finished:
+            print(f"{run.folder} is finished: its model is in {run.model}")
+            return 0
+    elif run.folder.exists():
+        run.refuse_if_used()
+    return execute(config, run, command.resume)
+
+
+def defaults(arguments: list[str]) -> Pretrain:
+    """The values that the rest of the command line changes: a recipe's, another run's, or those of the run to resume."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("data", nargs="?", default="digits")
+    parser.add_argument("--recipe")
+    for option in ("--config", "--out"):
+        parser.add_argument(option, type=Path)
+    parser.add_argument("--resume", action="store_true")
+    try:
+        early, _ = parser.parse_known_args(arguments)
+    except argparse.ArgumentError:  # tyro will say it better
+        return Pretrain()
+    if early.resume and early.out:
+        config = Run(early.out).config()
+    elif early.config:
+        if not early.config.is_file():
+            raise UserError(f"there is no file {early.config}")
+        from us3l.training.config import read_config
+
+        config = read_config(early.config, RunConfig)
+    else:
+        name = early.recipe or ("digits" if early.data == "digits" else "mini")
+        config = RunConfig(recipe=named(name))
+    return Pretrain(config.data, recipe=config.recipe, machine=config.machine)
+
+
+def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
+    """Run a pre-training and say how it ended."""
+    from rich.console import Console
+
+    from us3l.cli.data import load_images
+    from us3l.training.loop import Interrupted, pretrain
+
+    console, recipe = Console(), config.recipe
+    try:
+        pretrain(
+            config,
+            run,
+            lambda: load_images(console, config.data, "train", recipe.views.size, recipe.images),
+            resume,
+            console,
+        )
+    except Interrupted as stop:
+        print(f"us3l: {stop}. Go on with: us3l pretrain --out {run.folder} --resume", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,230 @@
+"""Two random views of a batch of images, in a few tensor operations on the images' device.
+
+Every image has draws of its own. All of them are made on the CPU: the views are the same on every device, and the
+lists of images that need an operation are known without asking the device. Each operation equals torchvision's.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from us3l.data.spec import MEAN, STD, Views
+
+CROP_TRIES = 10
+ASPECT = (3 / 4, 4 / 3)
+BLUR_SIGMA = (0.1, 2.0)
+NEUTRAL = (1.0, 1.0, 1.0, 0.0)  # the factors of brightness, contrast, saturation and hue that change nothing
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What was drawn for a batch of N images, on the CPU."""
+
+    size: int
+    """Side of the views."""
+    boxes: Tensor
+    """N x 4, int64: top, left, height and width of the crop."""
+    flip: Tensor
+    """N, bool."""
+    factors: Tensor
+    """N x 4: brightness, contrast, saturation and hue; `NEUTRAL` where an image is not jittered."""
+    order: Tensor
+    """N x 4, int64: which of the four comes first, second, third, last."""
+    grey: Tensor
+    """N, bool."""
+    sigma: Tensor
+    """N: of the blur, 0 where there is none."""
+
+
+def draw(views: Views, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    """The random choices for `count` images of `height` x `width` pixels, from a CPU generator."""
+    # A row an image. In double precision, so that flooring a scaled draw never reaches the upper end.
+    uniform = torch.rand(count, 2 * CROP_TRIES + 15, generator=generator, dtype=torch.float64)
+    area, aspect, place, flip, jitter, strength, rank, grey, blur, sigma = uniform.split(
+        [CROP_TRIES, CROP_TRIES, 2, 1, 1, 4, 4, 1, 1, 1], dim=1
+    )
+    amplitude = torch.tensor([views.brightness, views.contrast, views.saturation, views.hue], dtype=torch.float64)
+    neutral = torch.tensor(NEUTRAL, dtype=torch.float64)
+    low = torch.maximum(neutral - amplitude, torch.tensor([0.0, 0.0, 0.0, -0.5]))  # a factor is never negative
+    factors = low + (neutral + amplitude - low) * strength
+    return Draws(
+        size=views.size,
+        boxes=_crop_boxes(views.crop_scale, area, aspect, place, height, width),
+        flip=flip[:, 0] < views.flip,
+        factors=torch.where(jitter < views.jitter, factors, neutral).float(),
+        order=rank.argsort(dim=1),
+        grey=grey[:, 0] < views.grey,
+        sigma=torch.where(blur < views.blur, _between(BLUR_SIGMA, sigma), 0)[:, 0].float(),
+    )
+
+
+def _crop_boxes(
+    scale: tuple[float, float], area: Tensor, aspect: Tensor, place: Tensor, height: int, width: int
+) -> Tensor:
+    """torchvision's random resized crop: the first of ten tries that fits, else the largest allowed centre crop."""
+    pixels = height * width * _between(scale, area)
+    ratio = _between((math.log(ASPECT[0]), math.log(ASPECT[1])), aspect).exp()
+    extents = torch.stack([(pixels / ratio).sqrt().round(), (pixels * ratio).sqrt().round()], dim=2)  # N x tries x 2
+    limits = extents.new_tensor([height, width])
+    fits = ((extents > 0) & (extents <= limits)).all(dim=2)
+    first = fits.int().argmax(dim=1)  # argmax gives the first of equal values
+    extent = extents[torch.arange(len(extents)), first]
+    corner = (place * (limits - extent + 1)).floor()
+
+    largest = limits.minimum((limits.flip(0) * limits.new_tensor([1 / ASPECT[0], ASPECT[1]])).round())
+    found = fits.any(dim=1, keepdim=True)
+    extent = extent.where(found, largest)
+    corner = corner.where(found, ((limits - largest) / 2).floor())
+    return torch.cat([corner, extent], dim=1).long()
+
+
+def _between(bounds: tuple[float, float], uniform: Tensor) -> Tensor:
+    return bounds[0] + (bounds[1] - bounds[0]) * uniform
+
+
+def apply(images: Tensor, draws: Draws) -> Tensor:
+    """The view of each image that its draws describe.
+
+    `images` is N x 3 x H x W, uint8 or float within [0, 1]; the result N x 3 x S x S, float32 within [0, 1].
+    """
+    view = _crop(_unit_range(images), draws)
+    neutral = torch.tensor(NEUTRAL)
+    for step in range(4):
+        for index, operation in enumerate((brightness, contrast, saturation, hue)):
+            factor = draws.factors[:, index]
+            _update(view, (draws.order[:, step] == index) & (factor != neutral[index]), operation, factor)
+    _update(view, draws.grey, lambda chosen, _: _luma(chosen).expand_as(chosen), draws.sigma)
+    _update(view, draws.sigma > 0, blur, draws.sigma)
+    return view
+
+
+def two_views(images: Tensor, views: Views, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two independent random views of every image, normalised."""
+    count, _, height, width = images.shape
+    view1, view2 = (apply(images, draw(views, count, height, width, generator)) for _ in range(2))
+    return normalise(view1), normalise(view2)
+
+
+def evaluation_view(images: Tensor, size: int) -> Tensor:
+    """The images as they are, resized to `size` x `size` where they differ from it, normalised."""
+    images = _unit_range(images)
+    if images.shape[-2:] != (size, size):
+        images = F.interpolate(images, (size, size), mode="bilinear", antialias=True)
+    return normalise(images)
+
+
+def normalise(images: Tensor) -> Tensor:
+    """Images within [0, 1], less ImageNet's mean and over its standard deviation, by channel."""
+    mean, std = (_to(torch.tensor(values), images.device).view(3, 1, 1) for values in (MEAN, STD))
+    return (images - mean) / std
+
+
+def brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Images times their factors."""
+    return (images * _per_image(factor)).clamp_(0, 1)
+
+
+def contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Images drawn to (factor < 1) or from (> 1) their mean luma."""
+    return _blend(images, _luma(images).mean(dim=(1, 2, 3), keepdim=True), factor)
+
+
+def saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Images drawn to (factor < 1) or from (> 1) their luma."""
+    return _blend(images, _luma(images), factor)
+
+
+def hue(images: Tensor, shift: Tensor) -> Tensor:
+    """Images with their hue turned by `shift` circles, saturation and value kept."""
+    red, green, blue = images.unbind(dim=1)
+    low, high = images.amin(dim=1), images.amax(dim=1)  # several times faster than torch.aminmax along a dimension
+    chroma = high - low
+    sixth = torch.where(high == green, blue - red + 2 * chroma, red - green + 4 * chroma)
+    sixth = torch.where(high == red, green - blue, sixth).div_(chroma.clamp(min=1e-12))  # hue in [-1, 5], grey: any
+    sixth = sixth.add_(6 * shift.view(-1, 1, 1)).remainder_(6)
+    # A channel is full within one sixth of the circle from its primary colour, and lowest from two sixths on.
+    primary = _to(torch.tensor([0.0, 2.0, 4.0]), images.device).view(3, 1, 1)
+    share = (sixth.unsqueeze(1) - primary).abs_().sub_(3).abs_().sub_(1).clamp_(0, 1)
+    return torch.addcmul(low.unsqueeze(1), share, chroma.unsqueeze(1))
+
+
+def blur(images: Tensor, sigma: Tensor) -> Tensor:
+    """Images blurred by a Gaussian cut at about a tenth of their side, with reflected edges."""
+    size = images.shape[-1]
+    radius = blur_radius(size)
+    offsets = torch.arange(-radius, radius + 1, device=images.device)
+    kernel = (-0.5 * (offsets / sigma.view(-1, 1)) ** 2).softmax(dim=1)
+    reach = (torch.arange(size, device=images.device) + offsets.view(-1, 1)).abs()
+    reach = size - 1 - (size - 1 - reach).abs()  # reflected at both ends
+    taps = F.one_hot(reach, size).to(kernel.dtype)  # offsets x S x S
+    matrix = (kernel @ taps.flatten(1)).view(-1, size, size)
+    return _separable(matrix, images, matrix)
+
+
+def blur_radius(size: int) -> int:
+    """Half the width of the blur's kernel for images of this side."""
+    return max(1, size // 20)
+
+
+def _crop(images: Tensor, draws: Draws) -> Tensor:
+    """Crop, resize and flip by a matrix for the rows and one for the columns of each image."""
+    height, width = images.shape[-2:]
+    top, left, box_height, box_width = _to(draws.boxes.float(), images.device).unbind(dim=1)
+    rows = _resample(top, box_height, height, draws.size)
+    columns = _resample(left, box_width, width, draws.size, _to(draws.flip, images.device))
+    return _separable(rows, images, columns)
+
+
+def _separable(rows: Tensor, images: Tensor, columns: Tensor) -> Tensor:
+    """rows @ image @ columns^T, for each image with matrices of its own."""
+    count, channels, height, width = images.shape
+    # With the channels side by side it is two plain batched products; broadcasting over channels is 3x slower.
+    wide = images.transpose(1, 2).reshape(count, height, channels * width)
+    product = (rows @ wide).view(count, -1, width) @ columns.mT  # N x (S * channels) x S
+    return product.view(count, rows.shape[1], channels, columns.shape[1]).transpose(1, 2).contiguous()
+
+
+def _resample(start: Tensor, length: Tensor, inputs: int, outputs: int, mirror: Tensor | None = None) -> Tensor:
+    """N x outputs x inputs: bilinear, antialiased weights that stretch [start, start + length) over the outputs."""
+    start, length = start.view(-1, 1, 1), length.view(-1, 1, 1)
+    target = torch.arange(outputs, device=start.device).view(1, -1, 1) + 0.5
+    if mirror is not None:
+        target = torch.where(mirror.view(-1, 1, 1), outputs - target, target)
+    source = torch.arange(inputs, device=start.device) + 0.5
+    scale = length / outputs
+    weights = (source - (start + scale * target)).abs_().div_(-scale.clamp(min=1)).add_(1).clamp_(min=0)
+    weights *= (source > start) & (source < start + length)
+    return weights.div_(weights.sum(dim=2, keepdim=True))
+
+
+def _update(images: Tensor, chosen: Tensor, operation: Callable[[Tensor, Tensor], Tensor], values: Tensor) -> None:
+    """Replace the chosen images in place; the choice is on the CPU, so nothing waits for the device."""
+    index = chosen.nonzero()[:, 0]
+    if len(index):
+        values, index = _to(values[index], images.device), _to(index, images.device)
+        images.index_copy_(0, index, operation(images.index_select(0, index), values))
+
+
+def _unit_range(images: Tensor) -> Tensor:
+    return images.float().div_(255) if images.dtype == torch.uint8 else images.float()
+
+
+def _luma(images: Tensor) -> Tensor:
+    red, green, blue = images.split(1, dim=1)
+    return (0.2989 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)
+
+
+def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    return torch.lerp(other.expand_as(images), images, _per_image(factor)).clamp_(0, 1)
+
+
+def _per_image(values: Tensor) -> Tensor:
+    return values.view(-1, 1, 1, 1)
+
+
+def _to(values: Tensor, device: torch.device) -> Tensor:
+    return values.to(device, non_blocking=True)

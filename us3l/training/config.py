@@ -1,0 +1,65 @@
+"""Frozen dataclasses to YAML and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from us3l.errors import UserError
+from us3l.files import write_text
+
+T = TypeVar("T")
+
+
+def write_config(path: Path, config: Any) -> None:
+    plain = dataclasses.asdict(config)
+    write_text(path, yaml.safe_dump(to_lists(plain), sort_keys=False))
+
+
+def read_config(path: Path, kind: type[T]) -> T:
+    """The configuration in a file; unknown names and values of a wrong type are errors."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    return build(kind, values, str(path))
+
+
+def build(kind: Any, value: Any, where: str) -> Any:
+    """`value`, as YAML gives it, as an instance of `kind`; `where` names it in errors."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        for name in value:
+            if name not in hints:
+                close = get_close_matches(str(name), hints, n=1)
+                raise UserError(f"{where}: unknown setting {name!r}" + (f", did you mean {close[0]!r}?" if close else ""))
+        return kind(**{name: build(hints[name], item, f"{where}: {name}") for name, item in value.items()})
+    if origin in (Union, types.UnionType):
+        matching = [option for option in arguments if option is type(None) or value is not None]
+        return None if value is None and type(None) in arguments else build(matching[0], value, where)
+    if origin is Literal and value in arguments:
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(build(arguments[0], item, where) for item in value)
+    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML reads 1e-4 as a string
+        except ValueError:
+            pass
+    if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    expected = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))
+    raise UserError(f"{where}: expected {expected}, got {value!r}")
+
+
+def to_lists(value: Any) -> Any:
+    """Tuples as lists, which is what YAML has."""
+    if isinstance(value, dict):
+        return {key: to_lists(item) for key, item in value.items()}
+    return [to_lists(item) for item in value] if isinstance(value, list | tuple) else value

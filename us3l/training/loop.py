@@ -1,0 +1,202 @@
+"""A whole run: steps, records, checkpoints, gauges, and the model at the end."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy
+from rich.console import Console
+from torch import Tensor
+
+from us3l.calibrate import calibrate
+from us3l.data.sources import ImageSet
+from us3l.data.spec import MEAN, STD
+from us3l.data.views import evaluation_view
+from us3l.errors import UserError
+from us3l.objective.sampling import lower_bound
+from us3l.slimmable import Slimmable
+from us3l.training.checkpoint import load_checkpoint, save_checkpoint
+from us3l.training.display import Display
+from us3l.training.monitor import COLLAPSED, Gauges, Monitor
+from us3l.training.run import Machine, Run, RunConfig, append_records
+from us3l.training.trainer import Trainer, seeded
+
+FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
+MONITORINGS = 10  # looks at the gauges in a run
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and is saved."""
+
+
+def pretrain(
+    config: RunConfig, run: Run, data: Callable[[], ImageSet], resume: bool = False, console: Console | None = None
+) -> Slimmable:
+    """Train a slimmable network once on images without labels; its model lies in the run's folder at the end."""
+    console = console or Console()
+    fabric = make_fabric(config.machine)
+    image_set = data()
+    trainer = Trainer(config.recipe, image_set, fabric)
+    if fabric.is_global_zero and not resume:
+        run.start(config)
+    quiet = console if fabric.is_global_zero else Console(quiet=True)
+    if resume:
+        state, problems = load_checkpoint(run.checkpoints)
+        for problem in problems:
+            quiet.print(f"{problem}; going on from the one before it", style="yellow", markup=False)
+        trainer.load_state(state)
+        if fabric.is_global_zero:
+            run.cut_metrics(trainer.step)
+    costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
+    log = run.log if fabric.is_global_zero else None
+    with Display(quiet, log, costs, trainer.step) as display, stop_requests() as asked_to_stop:
+        display.say(describe(config, trainer))
+        for name in image_set.skipped:
+            display.record(f"skipped {name}")
+        train(trainer, run, display, asked_to_stop, config.machine.checkpoint_every)
+        if fabric.is_global_zero:
+            finish(trainer, run, display)
+    fabric.barrier()
+    return trainer.learner.net
+
+
+def train(
+    trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable[[], bool], checkpoint_every: int
+) -> None:
+    recipe, main = trainer.recipe, trainer.fabric.is_global_zero
+    monitor = Monitor(trainer.images, trainer.labels, recipe.views.size) if main else None
+    epochs = math.ceil(trainer.steps / trainer.per_epoch)
+    waiting: list[tuple[int, list[float], list[Tensor]]] = []  # steps whose losses are still on the device
+    started = time.perf_counter()
+    while trainer.step < trainer.steps:
+        step, widths = trainer.step, trainer.widths(trainer.step)
+        waiting.append((step, widths, trainer.train_step()))
+        epoch_ends = trainer.step % trainer.per_epoch == 0 or trainer.step == trainer.steps
+        epoch = math.ceil(trainer.step / trainer.per_epoch)
+        stopping = asked_to_stop()
+        losses = ""
+        if epoch_ends or stopping or trainer.step % FETCH_EVERY == 0:
+            records = [record(trainer, *item) for item in waiting]
+            losses = "  ".join(f"{w:g}x {value:.3f}" for w, value in zip(widths, records[-1]["losses"], strict=True))
+            check_finite(records, run)
+            if main:
+                append_records(run.metrics, records)
+            waiting.clear()
+        now = time.perf_counter()
+        display.step(step, now - started, trainer.batch * trainer.fabric.world_size, f"{epoch}/{epochs}", losses)
+        if main and epoch_ends and (epoch % checkpoint_every == 0 or epoch == epochs or stopping):
+            save_checkpoint(run.checkpoints, trainer.state())
+        if monitor and epoch_ends and (epoch % math.ceil(epochs / MONITORINGS) == 0 or epoch == epochs):
+            gauges = monitor.measure(trainer.learner)
+            display.show(gauges)
+            append_records(run.metrics, [{"event": "monitor", "step": step, "epoch": epoch, "gauges": named(gauges)}])
+            warn_of_collapse(gauges, trainer, display)
+        if stopping and trainer.step < trainer.steps:
+            if main and not epoch_ends:
+                save_checkpoint(run.checkpoints, trainer.state())
+            raise Interrupted(f"stopped after step {trainer.step} of {trainer.steps}; the state is saved")
+        started = time.perf_counter()
+
+
+def finish(trainer: Trainer, run: Run, display: Display) -> None:
+    """Calibrate every width and save the model."""
+    recipe, net = trainer.recipe, trainer.learner.net
+    display.say(f"collecting batch-norm statistics for all {len(net.widths)} distinct widths")
+    chosen = torch.randperm(len(trainer.images), generator=seeded(recipe.seed))[: recipe.calibration]
+    calibrate(net, evaluation_view(trainer.images[chosen.to(trainer.images.device)], recipe.views.size))
+    net.metadata = {
+        "preprocessing": {"size": recipe.views.size, "mean": list(MEAN), "std": list(STD)},
+        "training": {"steps": trainer.steps, "images": len(trainer.images), "seed": recipe.seed},
+    }
+    net.save(run.model, overwrite=True)
+    display.say(f"the model is in {run.model}")
+
+
+def make_fabric(machine: Machine) -> Fabric:
+    # The distillation head gets no gradient while the full network trains alone.
+    strategy = DDPStrategy(find_unused_parameters=True) if machine.devices > 1 else "auto"
+    try:
+        fabric = Fabric(
+            accelerator=machine.accelerator, devices=machine.devices, precision=machine.precision, strategy=strategy
+        )
+    except (ValueError, RuntimeError) as error:  # Fabric's own messages name what this machine lacks
+        raise UserError(f"cannot run on {machine.devices} x {machine.accelerator}: {error}") from None
+    fabric.launch()
+    return fabric
+
+
+@contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C and SIGTERM into a request that the loop honours after the step; a second Ctrl-C stops at once."""
+    asked: list[int] = []
+
+    def ask(number: int, _: Any) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def step_cost(widths: list[float]) -> float:
+    """How dear a step is: forward and backward of each network, and the teacher's forward."""
+    return 1 + 3 * sum(width**2 for width in widths)
+
+
+def describe(config: RunConfig, trainer: Trainer) -> str:
+    recipe = config.recipe
+    count = sum(p.numel() for p in trainer.learner.net.full.parameters())
+    return (
+        f"{recipe.network.backbone} (base {recipe.network.base}, {count / 1e6:.2f} M parameters) on {config.data}: "
+        f"{len(trainer.images)} images, {trainer.steps} steps of {trainer.batch * trainer.fabric.world_size}, "
+        f"{config.machine.devices} x {trainer.fabric.device.type}"
+    )
+
+
+def record(trainer: Trainer, step: int, widths: list[float], losses: list[Tensor]) -> dict[str, Any]:
+    """A line of metrics.jsonl. Nothing in it depends on time, so that a resumed run writes the same."""
+    return {
+        "event": "step",
+        "step": step,
+        "epoch": step // trainer.per_epoch + 1,
+        "lr": trainer.learning_rate(step),
+        "widths": widths,
+        "losses": torch.stack(losses).tolist(),
+    }
+
+
+def check_finite(records: list[dict[str, Any]], run: Run) -> None:
+    for item in records:
+        if not all(map(math.isfinite, item["losses"])):
+            raise UserError(
+                f"the loss is not finite at step {item['step']}: {item['losses']}. The checkpoints in "
+                f"{run.checkpoints} are from before it. A lower --lr or --precision 32-true often helps"
+            )
+
+
+def named(gauges: Gauges) -> dict[str, dict[str, float]]:
+    return {f"{width:g}": values for width, values in gauges.items()}
+
+
+def warn_of_collapse(gauges: Gauges, trainer: Trainer, display: Display) -> None:
+    """Of widths that have been trained: narrower ones are not expected to embed well yet."""
+    net, objective = trainer.learner.net, trainer.recipe.objective
+    trained_from = lower_bound(objective, net.min_width, trainer.step - 1, trainer.steps)
+    collapsed = [f"{w:g}x" for w, values in gauges.items() if w >= trained_from and values["spread"] < COLLAPSED]
+    if collapsed:
+        display.say(
+            f"warning: collapse at {', '.join(collapsed)}: all images get nearly the same embedding. "
+            "Lower --lr, or see the guidelines on the choice of losses",
+            style="bold red",
+        )
