@@ -27,7 +27,7 @@ def test_every_distinct_network_is_found_once(name, count):
 def test_the_ends_and_the_papers_widths_are_canonical():
     widths = distinct_widths(ResNetFamily("resnet18").signature, 0.25, 1.0)
     assert {1.0, 0.9, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25} <= set(widths)
-    assert distinct_widths(lambda width: 0, 0.25, 1.0) == [0.25]
+    assert distinct_widths(lambda _: 0, 0.25, 1.0) == [0.25]
 
 
 def test_roundest_stays_within_its_bounds():

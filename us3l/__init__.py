@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from us3l.calibrate import calibrate as calibrate
-    from us3l.cost import Cost as Cost
-    from us3l.cost import cost as cost
+    from us3l.calibration import calibrate as calibrate
+    from us3l.costs import Cost as Cost
+    from us3l.costs import cost as cost
     from us3l.errors import UserError as UserError
     from us3l.families import create as create
     from us3l.slimmable import Slimmable as Slimmable
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Cost": "us3l.cost",
+    "Cost": "us3l.costs",
     "Slimmable": "us3l.slimmable",
     "UserError": "us3l.errors",
-    "calibrate": "us3l.calibrate",
-    "cost": "us3l.cost",
+    "calibrate": "us3l.calibration",
+    "cost": "us3l.costs",
     "create": "us3l.families",
     "load": "us3l.storage",
 }

@@ -16,14 +16,21 @@ from us3l.errors import UserError
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; on success it is flushed to the disk and takes the place of `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{os.getpid()}.tmp.{path.name}")
     try:
         yield temporary
+        os.chmod(temporary, 0o666 & ~current_umask())  # some libraries write files that only their owner may read
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def current_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,14 +1,17 @@
 """The idea: the network at width w owns the leading block of every tensor of the network at width 1.
 
 A *family* is a function `width -> nn.Module` that builds a plain network. A family may also have
-`signature(width)`, a cheap and hashable summary of all shapes at that width; without it, the shapes themselves serve.
+- `signature(width)`: a cheap and hashable summary of all shapes at that width (else the shapes themselves serve);
+- `stages`: how many numbers a width has when it is given stage by stage (else widths are single numbers);
+- `segments(name)`: for a tensor whose axes are made of several segments, such as fused qkv, their number on each axis;
+  each segment is sliced on its own.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -107,8 +110,10 @@ class Slimmable(nn.Module):
     def slices(self, width: Width) -> dict[str, Tensor]:
         """The shared tensors of that network, as views into the full network's."""
         full = tensors_of(self.full)
+        segments = getattr(self.family, "segments", lambda _: ())
         return {
-            name: leading(full[name], tensor.shape) for name, tensor in tensors_of(self.skeleton(width)).items()
+            name: leading(full[name], tensor.shape, segments(name))
+            for name, tensor in tensors_of(self.skeleton(width)).items()
         }
 
     # Plain networks
@@ -190,9 +195,19 @@ def own_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-def leading(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """The leading block of that shape."""
-    return tensor if tensor.shape == shape else tensor[tuple(slice(n) for n in shape)]
+def leading(tensor: Tensor, shape: torch.Size, segments: Sequence[int] = ()) -> Tensor:
+    """The leading block of that shape; on axes of several segments, the leading blocks of each, side by side.
+
+    >>> leading(torch.arange(6), torch.Size([2])), leading(torch.arange(6), torch.Size([4]), segments=[2])
+    (tensor([0, 1]), tensor([0, 1, 3, 4]))
+    """
+    if tensor.shape == shape:
+        return tensor
+    for axis, parts in enumerate(segments):
+        if parts > 1 and tensor.shape[axis] != shape[axis]:
+            pieces = tensor.unflatten(axis, (parts, -1)).narrow(axis + 1, 0, shape[axis] // parts)
+            tensor = pieces.flatten(axis, axis + 1)
+    return tensor[tuple(slice(n) for n in shape)]
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,9 @@ def load(path: str | Path, family: Family | None = None) -> Slimmable:
             tensor.copy_(weights[name])
     for width, statistics in read_statistics(folder / "statistics.safetensors").items():
         norms = batch_norms(net.skeleton(width))
-        shapes = {f"{n}.{k}": (norm.num_features,) for n, norm in norms.items() for k in ("running_mean", "running_var")}
+        shapes = {
+            f"{n}.{k}": (norm.num_features,) for n, norm in norms.items() for k in ("running_mean", "running_var")
+        }
         check_same(folder / "statistics.safetensors", statistics, shapes)
         net.set_statistics(width, statistics)
     return net
@@ -63,8 +64,8 @@ def load(path: str | Path, family: Family | None = None) -> Slimmable:
 
 def describe(family: Family) -> dict[str, Any]:
     """Name and options of a backbone of ours; a user's own family is only named."""
-    if dataclasses.is_dataclass(family) and getattr(family, "name", None) in BACKBONES:
-        options = dataclasses.asdict(family)  # type: ignore[arg-type]
+    if getattr(family, "name", None) in BACKBONES:
+        options = dict(vars(family))
         return {"backbone": options.pop("name"), "options": options}
     return {"backbone": None, "options": {}, "family": getattr(family, "__qualname__", type(family).__qualname__)}
 
@@ -82,8 +83,6 @@ def build(folder: Path, description: dict[str, Any], family: Family | None) -> S
             net = create(description["backbone"], min_width=min_width, **description["options"])
         net.metadata = dict(description["metadata"])
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"cannot read {folder / 'model.json'}: {type(error).__name__} {error}") from None
     return net
 

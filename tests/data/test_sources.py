@@ -15,8 +15,6 @@ from us3l.data.decode import decode
 from us3l.data.sources import ImageSet, load
 from us3l.errors import UserError
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-
 
 def save(path: Path, value: int = 0, size: tuple[int, int] = (8, 8)) -> None:
     """An image of one colour, whose red says which it is."""
@@ -108,6 +106,13 @@ def test_folder_of_classes_is_divided_by_class(tmp_path: Path) -> None:
     assert classes_of(test) == ["cat"] * 4 + ["dog"] * 2
     assert reds(load(tmp_path, "test")) == reds(test)
     assert reds(test) != [0, 1, 2, 3, 20, 21]  # at random
+
+
+def test_the_smallest_class_has_a_test_image(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save(tmp_path / name / "1.png")
+        save(tmp_path / name / "2.png")
+    assert classes_of(load(tmp_path)) == classes_of(load(tmp_path, "test")) == ["a", "b"]
 
 
 @pytest.mark.parametrize("test_name", ["test", "val", "valid", "validation", "Val", "val2017"])
@@ -404,9 +409,8 @@ def test_subset() -> None:
 # Real data
 
 
-@pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="CIFAR-10 is not on this machine")
-def test_cifar10() -> None:
-    train, test = load(SHARED / "cifar10", limit=200), load(SHARED / "cifar10", "test", limit=100)
+def test_cifar10(shared_data: Path) -> None:
+    train, test = load(shared_data / "cifar10", limit=200), load(shared_data / "cifar10", "test", limit=100)
     assert train.images.shape == (200, 3, 32, 32)
     assert train.labels is not None
     assert train.labels.bincount().tolist() == [20] * 10
@@ -417,9 +421,18 @@ def test_cifar10() -> None:
     assert train.skipped == []
 
 
-@pytest.mark.skipif(not (SHARED / "coco").is_dir(), reason="COCO is not on this machine")
-def test_photographs_of_many_sizes() -> None:
-    train, test = load(SHARED / "coco", size=48), load(SHARED / "coco", "test", size=48)
+def test_photographs_of_many_sizes(shared_data: Path) -> None:
+    train, test = load(shared_data / "coco", size=48), load(shared_data / "coco", "test", size=48)
     assert (len(train), len(test)) == (72, 36)
     assert train.images.shape[1:] == (3, 48, 48)
     assert train.labels is None
+
+
+def test_pretraining_sees_the_training_split_or_all_of_a_pool_without_labels(tmp_path: Path) -> None:
+    for number in range(10):
+        save(tmp_path / "flat" / f"{number}.png", number)
+        save(tmp_path / "classes" / "ab"[number % 2] / f"{number}.png", number)
+    assert len(load(tmp_path / "flat", "pretrain", 8)) == 10
+    assert len(load(tmp_path / "flat", "train", 8)) == 8
+    assert len(load(tmp_path / "classes", "pretrain", 8)) == 8
+    assert len(load("digits", "pretrain")) == len(load("digits", "train"))

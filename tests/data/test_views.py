@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def photos(count: int = 8, height: int = 32, width: int = 32) -> Tensor:
     return images
 
 
-def whole(count: int, size: int, **changes: Tensor) -> V.Draws:
+def whole(count: int, size: int, **changes: Any) -> V.Draws:
     """Draws that leave images of this size as they are, but for the changes."""
     draws = V.Draws(
         size=size,
@@ -50,7 +51,7 @@ def test_crop_equals_torchvision(size: int) -> None:
     images = photos(6, 40, 32)
     boxes = torch.tensor([[0, 0, 40, 32], [3, 5, 17, 20], [39, 31, 1, 1], [8, 0, 32, 32], [0, 2, 9, 30], [20, 4, 8, 8]])
     flip = torch.tensor([False, True, False, True, False, True])
-    ours = V.apply(images, dataclasses.replace(whole(6, size), boxes=boxes, flip=flip))
+    ours = V.apply(images, whole(6, size, boxes=boxes, flip=flip))
     for view, image, box, flipped in zip(ours, images, boxes.tolist(), flip, strict=True):
         theirs = TV.resized_crop(image, *box, size=[size, size], antialias=True)
         close(view, TV.horizontal_flip(theirs) if flipped else theirs)

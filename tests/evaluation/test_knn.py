@@ -102,7 +102,7 @@ def bad_inputs():
     yield "label 2 is outside the 2 classes", (features, labels, features, 1, 0.1, 2)
 
 
-@pytest.mark.parametrize(("message", "arguments"), bad_inputs())
+@pytest.mark.parametrize(("message", "arguments"), list(bad_inputs()))
 def test_bad_input_is_said_in_one_line(message, arguments):
     with pytest.raises(UserError, match=message) as error:
         knn(*arguments)

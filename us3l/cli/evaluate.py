@@ -24,7 +24,7 @@ class Evaluate:
       us3l evaluate runs/photos --data labelled-photos/ --all-widths --no-floor
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run's folder, or a model's."""
     data: str | None = None
     """Labelled images (default: those that the run was trained on)."""
@@ -74,7 +74,7 @@ def execute(command: Evaluate) -> int:
 
     console.print(results_table(results))
     name = train.name
-    write_json(command.run / "eval" / f"{name}.json", to_json(results))
+    write_json(command.run / "eval" / f"{name}.json", {"data": data, "widths": to_json(results)})
     title = f"{train.name}: {len(train)} images to learn from, {len(test)} to test"
     accuracy_figure(results, command.run / "eval" / f"{name}.png", title)
     console.print(f"written: {command.run / 'eval' / name}.json and .png", highlight=False, soft_wrap=True)

@@ -22,7 +22,7 @@ class Export:
       us3l export runs/demo --width 0.25 0.5 --format safetensors
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run's folder, or a model's."""
     width: tuple[float, ...]
     """One width or several."""

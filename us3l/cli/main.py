@@ -58,7 +58,9 @@ def run(name: str, arguments: list[str]) -> int:
         from difflib import get_close_matches
 
         close = get_close_matches(name, COMMANDS, n=1)
-        raise UserError(f"unknown command {name!r}" + (f", did you mean {close[0]!r}?" if close else "") + " See --help")
+        raise UserError(
+            f"unknown command {name!r}" + (f", did you mean {close[0]!r}?" if close else "") + " See --help"
+        )
     return import_module(f"us3l.cli.{name}").main(arguments)
 
 

@@ -29,9 +29,9 @@ class Pretrain:
       us3l pretrain photos/ --out runs/again --config runs/photos/config.yaml
     """
 
-    data: Annotated[str, tyro.conf.Positional] = "digits"
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = "digits"
     """Images to learn from."""
-    out: Path | None = None
+    out: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """The run's folder, made anew."""
     recipe_name: Annotated[str | None, tyro.conf.arg(name="recipe")] = None
     """A named recipe: mini, digits, cifar-resnet18 or cifar-resnet50 (default: digits for digits, else mini)."""
@@ -51,7 +51,9 @@ def main(arguments: list[str]) -> int:
     config = RunConfig(command.data, command.recipe, command.machine)
     if command.resume:
         if config != run.config():
-            raise UserError(f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them")
+            raise UserError(
+                f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them"
+            )
         if run.finished:
             print(f"{run.folder} is finished: its model is in {run.model}")
             return 0
@@ -61,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def defaults(arguments: list[str]) -> Pretrain:
-    """The values that the rest of the command line changes: a recipe's, another run's, or those of the run to resume."""
+    """The values that the rest of the command line changes: of a recipe, of another run, or of the run to resume."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("data", nargs="?", default="digits")
     parser.add_argument("--recipe")
@@ -98,7 +100,7 @@ def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
         pretrain(
             config,
             run,
-            lambda: load_images(console, config.data, "train", recipe.views.size, recipe.images),
+            lambda: load_images(console, config.data, "pretrain", recipe.views.size, recipe.images),
             resume,
             console,
         )

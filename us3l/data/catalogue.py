@@ -65,7 +65,7 @@ def _folder(root: Path) -> Catalogue:
     if train and test:
         paths = [path for path in paths if path.parts[0] in train + test]
         return _files(root, paths, np.array([path.parts[0] in test for path in paths]), label_depth=1)
-    if tops == train and all(path.parts[0] in train for path in paths):
+    if train and all(path.parts[0] in train for path in paths):
         return _files(root, paths, None, label_depth=1)
     return _files(root, paths, None, label_depth=0)
 

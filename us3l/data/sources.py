@@ -18,7 +18,7 @@ from us3l.data.catalogue import Catalogue, catalogue
 from us3l.data.decode import Damaged, Encoded, decode
 from us3l.errors import UserError
 
-Split = Literal["train", "test", "all"]
+Split = Literal["train", "test", "all", "pretrain"]
 Progress = Callable[[int, int], None]
 
 BUILT_IN = ("digits",)
@@ -62,6 +62,7 @@ def load(
     Where the source has a training and a test part (`train/` and `test/` or `val/`; `train*.parquet` and
     `test*.parquet` or `validation*.parquet`), they are the splits, and "all" is the training part.
     Otherwise there is one pool, "all" is all of it, and a fixed fifth of each class is the test split.
+    "pretrain" is the training split, but all of a pool without labels, which needs no test split.
     In folders, images are labelled by the sub-folder they are in, if every one is in a sub-folder.
 
     Args:
@@ -80,6 +81,8 @@ def load(
 
     path = _existing_path(data)
     source = catalogue(path)
+    if split == "pretrain":
+        split = "all" if (source.labels < 0).any() else "train"
     indices = _choose(source.labels, source.in_test, split, limit)
     if not len(indices):
         raise UserError(f"{path}: no images in the {split} split; there are {len(source)} in all")

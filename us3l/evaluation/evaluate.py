@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from us3l.calibrate import calibrate
-from us3l.cost import cost
+from us3l.calibration import calibrate
+from us3l.costs import cost
 from us3l.data.sources import ImageSet
 from us3l.data.views import evaluation_view
 from us3l.errors import UserError

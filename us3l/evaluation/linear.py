@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from us3l.errors import UserError
-from us3l.evaluation.knn import check_features, check_labelled
+from us3l.evaluation.checks import check_features, check_labelled
 from us3l.evaluation.results import percent_correct
 
 GRADIENT_TOLERANCE = 1e-5
@@ -31,12 +31,14 @@ class Probe:
 
 
 def linear_probe(
-    train_features: Tensor, train_labels: Tensor, num_classes: int | None = None, *, l2: float = 1e-3
+    train_features: Tensor, train_labels: Tensor, num_classes: int | None = None, *, l2: float = 10.0
 ) -> Probe:
-    """Minimise mean cross-entropy + l2/2 |W|^2 over W and a free bias, on features standardised by the training set.
+    """Minimise cross-entropy, summed over images, + l2/2 |W|^2 on features standardised by the training set.
 
-    The problem is convex and starts from zero, so there is no seed, no schedule and no learning rate to tune.
-    It is scikit-learn's `LogisticRegression(C=1 / (l2 * N))` after `StandardScaler`.
+    The problem is convex and the search starts from zero: no seed, no schedule, no learning rate to tune.
+    It is scikit-learn's `LogisticRegression(C=1 / l2)` after `StandardScaler`. The default was within 3 points of the
+    best of seven values for 100, 1,000 and 10,000 images (digits' pixels, trained and random features of CIFAR-10);
+    as a penalty of the sum it needs no change with their number, where a penalty of the mean lost up to 5 points.
 
     >>> features, labels = torch.tensor([[0.0], [1.0], [4.0], [5.0]]), torch.tensor([0, 0, 1, 1])
     >>> linear_probe(features, labels).scores(torch.tensor([[2.0], [3.0]])).argmax(1)
@@ -52,11 +54,11 @@ def linear_probe(
     scale = torch.where(std > 1e-6 * mean.abs(), 1 / std, 0)
     features = (features - mean) * scale
 
-    # Damped whitening only changes the coordinates of the search, not the solution: 4 to 6 times fewer iterations.
+    # Damped whitening changes the path of the search, not the solution: 4 to 6 times fewer iterations on CIFAR-10.
     variance, basis = torch.linalg.eigh(features.T @ features / len(features))
     basis = basis * (variance.clamp(min=0) + 0.1).rsqrt()
     features = features @ basis
-    penalty = l2 * basis.square().sum(0)  # the basis is orthogonal: |V basis^T|^2 is a weighted |V|^2
+    penalty = l2 / len(features) * basis.square().sum(0)  # orthogonal basis: |V basis^T|^2 is a weighted |V|^2
 
     weight, bias, iterations, gradient = _minimise(features, train_labels, penalty, num_classes)
     weight = weight @ basis.T * scale
@@ -64,7 +66,7 @@ def linear_probe(
 
 
 def linear_accuracy(
-    train_features: Tensor, train_labels: Tensor, test_features: Tensor, test_labels: Tensor, *, l2: float = 1e-3
+    train_features: Tensor, train_labels: Tensor, test_features: Tensor, test_labels: Tensor, *, l2: float = 10.0
 ) -> float:
     """Top-1 accuracy of `linear_probe` in percent."""
     return percent_correct(linear_probe(train_features, train_labels, l2=l2).scores(test_features), test_labels)
@@ -97,5 +99,6 @@ def _minimise(features: Tensor, labels: Tensor, penalty: Tensor, num_classes: in
     gradient = max(weight.grad.abs().max().item(), bias.grad.abs().max().item())
     iterations = optimizer.state[weight].get("n_iter", 0)
     if gradient > GRADIENT_TOLERANCE:
-        warnings.warn(f"linear probe: gradient {gradient:.1e} after {iterations} iterations; try a larger l2", stacklevel=3)
+        warning = f"linear probe: gradient {gradient:.1e} after {iterations} iterations; try a larger l2"
+        warnings.warn(warning, stacklevel=3)
     return weight, bias, iterations, gradient

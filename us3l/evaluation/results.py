@@ -66,13 +66,19 @@ def _result(row: object, index: int) -> WidthResult:
     if unknown := sorted(map(str, row.keys() - set(names))):
         raise UserError(f"results entry {index}: unknown {', '.join(unknown)}; known are {', '.join(names)}")
     for name in names:
-        value, optional = row.get(name), name not in ("width", "params", "macs")
-        if value is None and optional:
+        value, is_cost = row.get(name), name in ("width", "params", "macs")
+        if value is None and not is_cost:
             continue
-        whole = name in ("params", "macs")
+        kind = int if name in ("params", "macs") else (int, float)
         # bool is an int to Python, and json reads NaN and Infinity: neither is a measurement.
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, kind)
+            or not math.isfinite(value)
+            or (is_cost and value <= 0)
+        ):
+            wanted = "a whole number" if kind is int else "a number"
             raise UserError(
-                f"results entry {index}: {name} must be {'a whole' if whole else 'a'} number, got {value!r}"
+                f"results entry {index}: {name} must be {wanted}{' above 0' if is_cost else ''}, got {value!r}"
             )
     return WidthResult(**row)

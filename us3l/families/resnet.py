@@ -62,7 +62,7 @@ class ResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(channels[0])
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
-        inside = channels[0]
+        layers, inside = [], channels[0]
         for stage, count in enumerate(blocks):
             inner, outer = channels[1 + 2 * stage : 3 + 2 * stage]
             layer = []
@@ -73,7 +73,8 @@ class ResNet(nn.Module):
                 block = Bottleneck if bottleneck else BasicBlock
                 layer.append(block(inside, inner, outer, stride, downsample))
                 inside = outer
-            self.add_module(f"layer{stage + 1}", nn.Sequential(*layer))
+            layers.append(nn.Sequential(*layer))
+        self.layer1, self.layer2, self.layer3, self.layer4 = layers
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(inside, num_classes) if num_classes else nn.Identity()
         for module in self.modules():

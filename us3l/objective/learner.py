@@ -48,8 +48,8 @@ class Learner(nn.Module):
     @torch.no_grad()
     def update_teacher(self) -> None:
         """Move the teacher towards the network: once a batch, before the step."""
-        student = [*self.net.full.parameters(), *self.projector.parameters()]
-        torch._foreach_lerp_(list(self.teacher.parameters()), student, 1 - self.objective.teacher_momentum)
+        student: list[Tensor] = [*self.net.full.parameters(), *self.projector.parameters()]
+        torch._foreach_lerp_([*self.teacher.parameters()], student, 1 - self.objective.teacher_momentum)
 
     @torch.no_grad()
     def targets(self, view1: Tensor, view2: Tensor) -> Targets:
@@ -58,7 +58,7 @@ class Learner(nn.Module):
     def forward(
         self, view1: Tensor, view2: Tensor, base: float | None, subs: Sequence[float], targets: Targets | None = None
     ) -> Losses:
-        """The base loss of the network at width `base` (None: leave it out) and the distillation loss of each of `subs`."""
+        """The base loss of the network at width `base` (None: none) and the distillation loss of each of `subs`."""
         t1, t2 = targets or self.targets(view1, view2)
         parts = []
         if base is not None:

@@ -35,8 +35,6 @@ def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -
     """The narrowest width that sampling has reached: 0.75, 0.5, 0.25 in turn, when it is lowered gradually."""
     if not objective.gradual:
         return min_width
-    if objective.max_first:
-        reached = PERIODS * step // steps  # 0 while the full network trains alone, then 1, 2, 3
-    else:
-        reached = (PERIODS - 1) * step // steps + 1
+    skipped = 0 if objective.max_first else 1  # the period in which the full network trains alone
+    reached = (PERIODS - skipped) * step // steps + skipped  # 1, 2, 3; and 0 while the full network trains alone
     return 1 - (1 - min_width) * reached / (PERIODS - 1)

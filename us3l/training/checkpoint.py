@@ -28,7 +28,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """The newest whole checkpoint, and a message about each newer one that could not be read."""
-    problems = []
+    problems: list[str] = []
     for name in (LAST, PREVIOUS):
         path = folder / name
         if not path.exists():

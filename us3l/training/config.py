@@ -38,8 +38,12 @@ def build(kind: Any, value: Any, where: str) -> Any:
         for name in value:
             if name not in hints:
                 close = get_close_matches(str(name), hints, n=1)
-                raise UserError(f"{where}: unknown setting {name!r}" + (f", did you mean {close[0]!r}?" if close else ""))
-        return kind(**{name: build(hints[name], item, f"{where}: {name}") for name, item in value.items()})
+                raise UserError(
+                    f"{where}: unknown setting {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+                )
+        return kind(  # type: ignore[operator]
+            **{name: build(hints[name], item, f"{where}: {name}") for name, item in value.items()}
+        )
     if origin in (Union, types.UnionType):
         matching = [option for option in arguments if option is type(None) or value is not None]
         return None if value is None and type(None) in arguments else build(matching[0], value, where)

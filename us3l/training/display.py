@@ -39,7 +39,7 @@ class Display:
 
     def say(self, text: str, style: str | None = None) -> None:
         """A message that stays."""
-        self.console.print(text, style=style, markup=False, highlight=False)
+        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
         self.record(text)
 
     def record(self, text: str) -> None:

@@ -15,7 +15,7 @@ from lightning_fabric.strategies import DDPStrategy
 from rich.console import Console
 from torch import Tensor
 
-from us3l.calibrate import calibrate
+from us3l.calibration import calibrate
 from us3l.data.sources import ImageSet
 from us3l.data.spec import MEAN, STD
 from us3l.data.views import evaluation_view

@@ -77,9 +77,7 @@ class Run:
 
     def refuse_if_used(self) -> None:
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            raise UserError(
-                f"{self.folder} already exists: choose another --out, or go on with that run by --resume"
-            )
+            raise UserError(f"{self.folder} already exists: choose another --out, or go on with that run by --resume")
 
     def cut_metrics(self, step: int) -> None:
         """Drop the lines that a resumed run will write again: those from `step` on, and a half-written last one."""

@@ -44,9 +44,7 @@ class Trainer:
         )
         self.learner = learner
         self.model, self.optimiser = fabric.setup(learner, optimiser)
-        decay = GroupDecay(
-            learner, net, recipe.optimiser.weight_decay, recipe.objective.groups, recipe.objective.alpha
-        )
+        decay = GroupDecay(learner, net, recipe.optimiser.weight_decay, recipe.objective.groups, recipe.objective.alpha)
         # A hook, because with scaled gradients (16-mixed) they have their true size only just before the step.
         optimiser.register_step_pre_hook(lambda *_: decay.add_to_gradients())
 
@@ -102,7 +100,9 @@ class Trainer:
             self.optimiser.load_state_dict(state["optimiser"])
             self.step = state["step"]
         except (KeyError, RuntimeError, ValueError) as error:
-            raise UserError(f"the checkpoint does not fit the run's config.yaml: {str(error).splitlines()[0]}") from None
+            raise UserError(
+                f"the checkpoint does not fit the run's config.yaml: {str(error).splitlines()[0]}"
+            ) from None
 
 
 def new_network(recipe: Recipe) -> Slimmable:

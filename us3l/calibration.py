@@ -37,6 +37,8 @@ def calibrate(
     device = next(net.full.parameters()).device
     for batch in regroup(images, batch_size):
         seen += len(batch)
+        if seen < 2:
+            break  # one image has no variance
         for network in networks.values():
             for norm in batch_norms(network).values():
                 norm.train()

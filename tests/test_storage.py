@@ -1,0 +1,128 @@
+import json
+import os
+import stat
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import us3l
+
+
+def own_family(width: float) -> nn.Module:
+    hidden = round(8 * width)
+    return nn.Sequential(nn.Linear(4, hidden), nn.BatchNorm1d(hidden))
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    net = us3l.create("resnet18", stem="cifar", base=8, min_width=0.5)
+    us3l.calibrate(net, torch.randn(16, 3, 8, 8), widths=[0.5, 0.62, (1.0, 0.5, 0.75, 0.5)])
+    net.metadata = {"preprocessing": {"size": 8}}
+    return net
+
+
+@pytest.fixture
+def saved(net, tmp_path):
+    net.save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.filterwarnings("ignore:width .* is not calibrated")
+def test_a_loaded_model_is_the_saved_one(net, saved):
+    loaded = us3l.load(saved)
+    assert loaded.metadata == net.metadata
+    assert loaded.min_width == 0.5
+    images = torch.randn(4, 3, 8, 8)
+    for width in (0.5, 0.62, (1.0, 0.5, 0.75, 0.5), 1.0):
+        assert torch.equal(loaded.at(width)(images), net.at(width)(images))
+        assert loaded.calibrated(width) == net.calibrated(width)
+    mode = stat.S_IMODE(os.stat(saved / "weights.safetensors").st_mode)
+    assert mode == stat.S_IMODE(os.stat(saved / "model.json").st_mode)
+
+
+def test_channels_last_weights_are_saved_whole(net, tmp_path):
+    net.to(memory_format=torch.channels_last)
+    net.save(tmp_path / "model")
+    assert torch.equal(us3l.load(tmp_path / "model").full.conv1.weight, net.full.conv1.weight)
+
+
+def test_an_existing_model_is_not_overwritten_unless_asked(net, saved):
+    before = (saved / "weights.safetensors").read_bytes()
+    with torch.no_grad():
+        net.full.conv1.weight.zero_()
+    with pytest.raises(us3l.UserError, match="already holds a model"):
+        net.save(saved)
+    assert (saved / "weights.safetensors").read_bytes() == before
+    net.save(saved, overwrite=True)
+    assert not us3l.load(saved).full.conv1.weight.any()
+    with pytest.raises(us3l.UserError, match="it is a file"):
+        net.save(saved / "model.json")
+
+
+def test_a_users_own_family_must_be_given_again(tmp_path):
+    net = us3l.Slimmable(own_family)
+    us3l.calibrate(net, torch.randn(8, 4), widths=[0.5])
+    net.save(tmp_path / "model")
+    with pytest.raises(us3l.UserError, match="own_family"):
+        us3l.load(tmp_path / "model")
+    loaded = us3l.load(tmp_path / "model", family=own_family)
+    images = torch.randn(3, 4)
+    assert torch.equal(loaded.at(0.5)(images), net.at(0.5)(images))
+    with pytest.raises(us3l.UserError, match="does not fit"):
+        us3l.load(tmp_path / "model", family=lambda width: nn.Linear(4, round(8 * width)))
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "statistics.safetensors", "model.json"])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
+def test_files_cut_short(saved, name, share):
+    content = (saved / name).read_bytes()
+    (saved / name).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(us3l.UserError, match=name.replace(".", r"\.")):
+        us3l.load(saved)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "statistics.safetensors", "model.json"])
+def test_missing_files(saved, name):
+    (saved / name).unlink()
+    with pytest.raises(us3l.UserError, match=name.replace(".", r"\.")):
+        us3l.load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 99},
+        {"backbone": "resnet1"},
+        {"backbone": ["resnet18"]},
+        {"options": {"stem": "cifar", "nonsense": 1}},
+        {"options": {"stem": "moon"}},
+        {"options": {"stem": "cifar", "base": 16}},
+        {"options": {"stem": "cifar", "base": "8"}},
+        {"options": None},
+        {"min_width": "narrow"},
+        {"min_width": 3},
+        {"metadata": 5},
+    ],
+)
+def test_descriptions_that_make_no_sense(saved, change):
+    description = json.loads((saved / "model.json").read_text())
+    (saved / "model.json").write_text(json.dumps(description | change))
+    with pytest.raises(us3l.UserError):
+        us3l.load(saved)
+
+
+def test_weights_and_statistics_of_another_network(saved):
+    weights = load_file(saved / "weights.safetensors")
+    save_file(weights | {"extra": torch.zeros(1)}, saved / "weights.safetensors")
+    with pytest.raises(us3l.UserError, match="extra"):
+        us3l.load(saved)
+    save_file(weights, saved / "weights.safetensors")
+    save_file({"0.1/bn1.running_mean": torch.zeros(8)}, saved / "statistics.safetensors")
+    with pytest.raises(us3l.UserError, match=r"0\.1"):
+        us3l.load(saved)
+    save_file({"wide/bn1.running_mean": torch.zeros(8)}, saved / "statistics.safetensors")
+    with pytest.raises(us3l.UserError, match="wide"):
+        us3l.load(saved)

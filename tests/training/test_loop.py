@@ -1,0 +1,236 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+import torch
+from rich.console import Console
+
+import us3l
+from us3l.data.sources import ImageSet, load
+from us3l.errors import UserError
+from us3l.training import loop
+from us3l.training.checkpoint import load_checkpoint
+from us3l.training.recipes import Network, Optimiser, named
+from us3l.training.run import Machine, Run, RunConfig
+
+TINY = replace(
+    named("digits"),
+    network=Network(base=8),
+    objective=replace(named("digits").objective, hidden=16, dim=8),
+    views=replace(named("digits").views, size=8),
+    batch_size=16,
+    epochs=4,
+    images=64,
+    calibration=16,
+)
+CONFIG = RunConfig("digits", TINY, Machine(accelerator="cpu"))
+
+
+def digits() -> ImageSet:
+    return load("digits", "train", limit=64)
+
+
+def pretrain(folder, config=CONFIG, data=digits, resume=False) -> str:
+    console = Console(file=StringIO(), width=200)
+    loop.pretrain(config, Run(folder), data, resume, console)
+    return console.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return folder, pretrain(folder)
+
+
+def test_a_run_leaves_all_it_should(finished):
+    folder, output = finished
+    run = Run(folder)
+    assert run.finished
+    assert run.config() == CONFIG
+    assert {path.name for path in run.checkpoints.iterdir()} == {"last.pt", "previous.pt"}
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    steps = [line for line in lines if line["event"] == "step"]
+    assert [line["step"] for line in steps] == list(range(16))
+    assert sum(len(line["widths"]) for line in steps) == 2.5 * 16
+    assert all(len(line["losses"]) == len(line["widths"]) for line in steps)
+    assert steps[0]["lr"] == TINY.optimiser.lr
+    assert steps[-1]["lr"] < 0.02 * TINY.optimiser.lr
+    gauges = [line["gauges"] for line in lines if line["event"] == "monitor"]
+    assert len(gauges) == 4
+    assert gauges[-1].keys() == {"1", "0.75", "0.5", "0.25"}
+    assert 0 <= gauges[-1]["0.5"]["knn"] <= 100
+    assert gauges[-1]["0.5"]["spread"] > 0.1
+    assert "images/s" in output
+    assert "kNN" in output
+    assert "step 16/16" in run.log.read_text()
+
+
+def test_the_model_is_calibrated_at_every_width_and_remembers_its_preprocessing(finished):
+    net = us3l.load(Run(finished[0]).model)
+    assert all(net.calibrated(width) for width in net.widths)
+    assert net.metadata["preprocessing"]["size"] == 8
+    last = load_checkpoint(Run(finished[0]).checkpoints)[0]["learner"]
+    assert torch.equal(last["net.full.conv1.weight"], net.full.conv1.weight)
+
+
+def same_state(one, other):
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            same_state(one[key], other[key])
+    elif isinstance(one, list):
+        for mine, theirs in zip(one, other, strict=True):
+            same_state(mine, theirs)
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize("step", [1, 6, 8, 15])
+def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, finished, monkeypatch, step):
+    stop_at(monkeypatch, step)
+    with pytest.raises(loop.Interrupted, match=f"after step {step} of 16"):
+        pretrain(tmp_path / "run")
+    assert load_checkpoint(Run(tmp_path / "run").checkpoints)[0]["step"] == step
+    monkeypatch.undo()
+    pretrain(tmp_path / "run", resume=True)
+    whole, resumed = Run(finished[0]), Run(tmp_path / "run")
+    same_state(load_checkpoint(whole.checkpoints)[0], load_checkpoint(resumed.checkpoints)[0])
+    assert whole.metrics.read_text() == resumed.metrics.read_text()
+    for name in ("weights.safetensors", "statistics.safetensors", "model.json"):
+        assert (whole.model / name).read_bytes() == (resumed.model / name).read_bytes()
+
+
+def stop_at(monkeypatch, step):
+    """Ask for a stop while that many steps have been made, as Ctrl-C would."""
+    original = loop.Trainer.train_step
+
+    def train_step(trainer):
+        losses = original(trainer)
+        if trainer.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return losses
+
+    monkeypatch.setattr(loop.Trainer, "train_step", train_step)
+
+
+def test_metrics_written_after_the_checkpoint_are_written_again(tmp_path, finished, monkeypatch):
+    stop_at(monkeypatch, 8)
+    with pytest.raises(loop.Interrupted):
+        pretrain(tmp_path / "run")
+    monkeypatch.undo()
+    run = Run(tmp_path / "run")
+    with open(run.metrics, "a") as file:
+        file.write('{"event": "step", "step": 8, "losses": [1]}\n{"event": "ste')  # killed while writing
+    pretrain(run.folder, resume=True)
+    assert run.metrics.read_text() == Run(finished[0]).metrics.read_text()
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, finished, monkeypatch):
+    stop_at(monkeypatch, 10)
+    with pytest.raises(loop.Interrupted):
+        pretrain(tmp_path / "run")
+    monkeypatch.undo()
+    run = Run(tmp_path / "run")
+    last = run.checkpoints / "last.pt"
+    last.write_bytes(last.read_bytes()[:1000])
+    assert "going on from the one before it" in pretrain(run.folder, resume=True)
+    assert (run.model / "weights.safetensors").read_bytes() == (
+        Run(finished[0]).model / "weights.safetensors"
+    ).read_bytes()
+    for path in run.checkpoints.iterdir():
+        path.write_bytes(b"nonsense")
+    with pytest.raises(UserError, match=r"cannot read .*last\.pt.*previous\.pt"):
+        pretrain(run.folder, resume=True)
+
+
+def test_checkpoints_never_run_code(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/evil",)
+
+    torch.save({"step": 1, "learner": Evil()}, tmp_path / "last.pt")
+    with pytest.raises(UserError, match="cannot read"):
+        load_checkpoint(tmp_path)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_an_existing_folder_is_not_touched(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="already exists"):
+        pretrain(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_per_width_updates_and_max_steps_and_unlabelled_images(tmp_path):
+    config = replace(CONFIG, recipe=replace(TINY, max_steps=5, objective=replace(TINY.objective, update="per-width")))
+    output = pretrain(tmp_path / "run", config, lambda: replace(digits(), labels=None, classes=None))
+    assert "step 5/5" in output
+    assert "kNN" not in output
+    assert us3l.load(tmp_path / "run" / "model").metadata["training"]["steps"] == 5
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    config = replace(CONFIG, recipe=replace(TINY, optimiser=Optimiser(lr=1e30)))
+    with pytest.raises(UserError, match="not finite at step"):
+        pretrain(tmp_path / "run", config)
+
+
+def test_collapse_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("us3l.training.monitor.spread", lambda _: 0.01)
+    output = pretrain(tmp_path / "run", replace(CONFIG, recipe=replace(TINY, epochs=4)))
+    warnings = [line for line in output.splitlines() if "collapse at" in line]
+    # Widths that have not been trained yet do not count.
+    assert [w.split("collapse at ")[1].split(":")[0] for w in warnings] == [
+        "1x",
+        "1x, 0.75x",
+        "1x, 0.75x, 0.5x",
+        "1x, 0.75x, 0.5x, 0.25x",
+    ]
+
+
+def test_it_learns(tmp_path):
+    """The loss falls and neighbours get better than before training, on real digits, in seconds."""
+    config = replace(CONFIG, recipe=replace(TINY, network=Network(base=16), images=None, epochs=3, batch_size=64))
+    pretrain(tmp_path / "run", config, lambda: load("digits", "train"))
+    lines = [json.loads(line) for line in Run(tmp_path / "run").metrics.read_text().splitlines()]
+    losses = [line["losses"][0] for line in lines if line["event"] == "step"]
+    assert sum(losses[-5:]) < sum(losses[:5]) - 1
+    distillation = [line["losses"][1] for line in lines if line["event"] == "step" and len(line["losses"]) > 1]
+    assert distillation[-1] < -0.4
+
+
+def test_two_processes_train_together(tmp_path):
+    """Fabric launches the second process; both average their gradients, the first writes."""
+    command = [sys.executable, "-m", "us3l.cli.main", "pretrain", "digits", "--out", str(tmp_path / "run")]
+    command += "--devices 2 --accelerator cpu --max-steps 4 --batch-size 16 --images 32 --base 8 --size 8".split()
+    command += "--hidden 16 --dim 8 --calibration 8".split()
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 x cpu" in done.stdout
+    assert Run(tmp_path / "run").finished
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "us3l.cli.main", "pretrain", "digits", "--out", str(tmp_path / "run")]
+    command += "--epochs 1000 --batch-size 16 --images 32 --base 8 --size 8 --hidden 16 --dim 8".split()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    for _ in range(600):
+        if metrics.exists() and metrics.stat().st_size:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"us3l pretrain --out {tmp_path / 'run'} --resume" in errors
+    assert "Traceback" not in errors
+    assert load_checkpoint(tmp_path / "run" / "checkpoints")[0]["step"] > 0
