@@ -73,7 +73,7 @@ MINI = replace(
     PAPER_CIFAR,
     network=Network(base=16),
     objective=Objective(hidden=512, dim=128, temperature=0.2),
-    optimiser=Optimiser(lr=0.12),
+    optimiser=Optimiser(lr=0.2),
     epochs=15,
     batch_size=128,
 )
@@ -84,7 +84,7 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
         replace(
             MINI,
             views=Views(size=16, crop_scale=(0.4, 1.0), flip=0.0, grey=0.0, hue=0.0, saturation=0.0),
-            epochs=40,
+            epochs=30,
         ),
         "the demo: handwritten digits on a CPU, in minutes",
     ),
