@@ -27,7 +27,8 @@ def calibrate(
 
     `images` are preprocessed: one tensor, or batches as a loader gives them (of pairs, the first is taken). They are
     grouped anew into batches of `batch_size`, so that the result does not depend on the loader's; statistics are the
-    average over these batches, weighted by their sizes. `progress` is called with each number of images done.
+    average over these batches, weighted by their sizes. `progress` is called with the number of images each
+    time that a network has seen a batch.
     """
     chosen = list(net.widths if widths is None else widths)
     if not batch_norms(net.full):
@@ -36,6 +37,7 @@ def calibrate(
     seen = 0
     device = next(net.full.parameters()).device
     for batch in regroup(images, batch_size):
+        batch = batch.to(device, memory_format=torch.channels_last if batch.ndim == 4 else torch.preserve_format)
         seen += len(batch)
         if seen < 2:
             break  # one image has no variance
@@ -43,9 +45,9 @@ def calibrate(
             for norm in batch_norms(network).values():
                 norm.train()
                 norm.momentum = len(batch) / seen  # so that the running statistics are the mean so far
-            network(batch.to(device))
-        if progress:
-            progress(len(batch))
+            network(batch)
+            if progress:
+                progress(len(batch))
     if seen < 2:
         raise UserError(f"calibration needs at least two images, got {seen}")
     for width, network in networks.items():

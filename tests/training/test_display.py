@@ -3,16 +3,16 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from us3l.cli.progress import Counting
-from us3l.training import display as displays
-from us3l.training.display import Display, clock
+from us3l import progress
+from us3l.progress import Counting, clock
+from us3l.training.display import Display
 
 
 @pytest.fixture
 def clockwork(monkeypatch):
     """Time that passes only when told to."""
     now = [1000.0]
-    monkeypatch.setattr(displays.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now
 
 

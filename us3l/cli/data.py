@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from us3l.cli.progress import Counting
 from us3l.data.sources import ImageSet, Split, load
 from us3l.errors import UserError
+from us3l.progress import Counting
 from us3l.slimmable import Slimmable
 
 NAMED = 5  # damaged images to name on the screen

@@ -46,10 +46,10 @@ def execute(command: Evaluate) -> int:
     from rich.console import Console
 
     from us3l.cli.data import image_size, load_images, load_model
-    from us3l.cli.progress import Counting
     from us3l.evaluation.evaluate import check_labels, evaluate, images_to_embed
     from us3l.evaluation.results import to_json
     from us3l.files import write_json
+    from us3l.progress import Counting
     from us3l.report.figures import accuracy_figure
     from us3l.report.tables import results_table
     from us3l.training.run import Run

@@ -10,9 +10,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from us3l.progress import PLAIN_EVERY, clock
 from us3l.training.monitor import Gauges
-
-PLAIN_EVERY = 10.0  # seconds between plain lines
 
 
 class Display:
@@ -80,17 +79,3 @@ class Display:
             knn = f"{values['knn']:.1f}" if "knn" in values else "no labels"
             table.add_row(f"{width:g}x", knn, f"{values['spread']:.2f}")
         return table
-
-
-def clock(seconds: float) -> str:
-    """A duration for people.
-
-    >>> clock(42), clock(130), clock(7300)
-    ('42 s', '2 min 10 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

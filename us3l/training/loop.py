@@ -21,6 +21,7 @@ from us3l.data.spec import MEAN, STD
 from us3l.data.views import evaluation_view
 from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound
+from us3l.progress import Counting
 from us3l.slimmable import Slimmable
 from us3l.training.checkpoint import load_checkpoint, save_checkpoint
 from us3l.training.display import Display
@@ -61,8 +62,8 @@ def pretrain(
         for name in image_set.skipped:
             display.record(f"skipped {name}")
         train(trainer, run, display, asked_to_stop, config.machine.checkpoint_every)
-        if fabric.is_global_zero:
-            finish(trainer, run, display)
+    if fabric.is_global_zero:
+        finish(trainer, run, display)
     fabric.barrier()
     return trainer.learner.net
 
@@ -108,9 +109,12 @@ def train(
 def finish(trainer: Trainer, run: Run, display: Display) -> None:
     """Calibrate every width and save the model."""
     recipe, net = trainer.recipe, trainer.learner.net
-    display.say(f"collecting batch-norm statistics for all {len(net.widths)} distinct widths")
     chosen = torch.randperm(len(trainer.images), generator=seeded(recipe.seed))[: recipe.calibration]
-    calibrate(net, evaluation_view(trainer.images[chosen.to(trainer.images.device)], recipe.views.size))
+    images = evaluation_view(trainer.images[chosen.to(trainer.images.device)], recipe.views.size)
+    what = f"collecting batch-norm statistics for all {len(net.widths)} distinct widths"
+    display.say(what)
+    with Counting(display.console, what, len(images) * len(net.widths)) as counting:
+        calibrate(net, images, progress=counting.more)
     net.metadata = {
         "preprocessing": {"size": recipe.views.size, "mean": list(MEAN), "std": list(STD)},
         "training": {"steps": trainer.steps, "images": len(trainer.images), "seed": recipe.seed},

@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from us3l.training.display import PLAIN_EVERY, clock
+PLAIN_EVERY = 10.0  # seconds between plain lines
 
 
 class Counting:
@@ -46,3 +46,17 @@ class Counting:
             self.last_line = now
             left = (now - self.started) * (total - done) / done
             self.console.print(f"{self.what}: {done}/{total}, {clock(left)} left", highlight=False)
+
+
+def clock(seconds: float) -> str:
+    """A duration for people.
+
+    >>> clock(42), clock(130), clock(7300)
+    ('42 s', '2 min 10 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
