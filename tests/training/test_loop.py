@@ -151,6 +151,22 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, finished, mo
         pretrain(run.folder, resume=True)
 
 
+def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path, finished):
+    run = Run(tmp_path / "run")
+    run.start(CONFIG)
+    run.metrics.write_text('{"event": "step", "step": 0, "losses": [1]}\n')
+    pretrain(run.folder, resume=True)
+    assert run.metrics.read_text() == Run(finished[0]).metrics.read_text()
+
+
+def test_mixed_precision(tmp_path):
+    config = replace(CONFIG, recipe=replace(TINY, max_steps=4), machine=Machine("cpu", precision="bf16-mixed"))
+    pretrain(tmp_path / "run", config)
+    lines = [json.loads(line) for line in Run(tmp_path / "run").metrics.read_text().splitlines()]
+    assert len(lines[3]["losses"]) == 3
+    assert us3l.load(tmp_path / "run" / "model").full.conv1.weight.dtype == torch.float32
+
+
 def test_checkpoints_never_run_code(tmp_path):
     class Evil:
         def __reduce__(self):

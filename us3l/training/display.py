@@ -22,6 +22,7 @@ class Display:
         self.remaining = sum(costs[start:])
         self.costs = costs
         self.seconds = self.done = self.last_line = 0.0
+        self.recent = [0, 0.0]  # images and seconds since the last look
         self.gauges: Gauges = {}
         self.progress = Progress(BarColumn(), TextColumn("{task.description}"), console=console)
         self.task = self.progress.add_task("starting", total=len(costs), completed=start)
@@ -50,10 +51,13 @@ class Display:
         """One step is done; `losses` is empty when they were not fetched from the device."""
         self.seconds += seconds
         self.done += self.costs[step]
+        self.recent = [self.recent[0] + images, self.recent[1] + seconds]
         if not losses:
             return
         left = (self.remaining - self.done) * self.seconds / self.done
-        text = f"epoch {epoch}  step {step + 1}/{len(self.costs)}  {images / seconds:.0f} images/s  {clock(left)} left"
+        speed = self.recent[0] / self.recent[1]
+        self.recent = [0, 0.0]
+        text = f"epoch {epoch}  step {step + 1}/{len(self.costs)}  {speed:.0f} images/s  {clock(left)} left"
         self.progress.update(self.task, completed=step + 1, description=text)
         if self.live:
             self.live.update(Group(self.progress, losses, self.table()))

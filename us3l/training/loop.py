@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,10 +50,11 @@ def pretrain(
         run.start(config)
     quiet = console if fabric.is_global_zero else Console(quiet=True)
     if resume:
-        state, problems = load_checkpoint(run.checkpoints)
-        for problem in problems:
-            quiet.print(f"{problem}; going on from the one before it", style="yellow", markup=False)
-        trainer.load_state(state)
+        if any(run.checkpoints.glob("*.pt")):  # else it was stopped before its first checkpoint, and starts over
+            state, problems = load_checkpoint(run.checkpoints)
+            for problem in problems:
+                quiet.print(f"{problem}; going on from the one before it", style="yellow", markup=False)
+            trainer.load_state(state)
         if fabric.is_global_zero:
             run.cut_metrics(trainer.step)
     costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
@@ -92,16 +94,16 @@ def train(
             waiting.clear()
         now = time.perf_counter()
         display.step(step, now - started, trainer.batch * trainer.fabric.world_size, f"{epoch}/{epochs}", losses)
-        if main and epoch_ends and (epoch % checkpoint_every == 0 or epoch == epochs or stopping):
-            save_checkpoint(run.checkpoints, trainer.state())
         if monitor and epoch_ends and (epoch % math.ceil(epochs / MONITORINGS) == 0 or epoch == epochs):
             gauges = monitor.measure(trainer.learner)
             display.show(gauges)
             append_records(run.metrics, [{"event": "monitor", "step": step, "epoch": epoch, "gauges": named(gauges)}])
             warn_of_collapse(gauges, trainer, display)
+        # Last, so that a checkpoint is never ahead of the metrics.
+        due = epoch_ends and (epoch % checkpoint_every == 0 or epoch == epochs)
+        if main and (due or stopping):
+            save_checkpoint(run.checkpoints, trainer.state())
         if stopping and trainer.step < trainer.steps:
-            if main and not epoch_ends:
-                save_checkpoint(run.checkpoints, trainer.state())
             raise Interrupted(f"stopped after step {trainer.step} of {trainer.steps}; the state is saved")
         started = time.perf_counter()
 
@@ -140,6 +142,9 @@ def make_fabric(machine: Machine) -> Fabric:
 def stop_requests() -> Iterator[Callable[[], bool]]:
     """Turn Ctrl-C and SIGTERM into a request that the loop honours after the step; a second Ctrl-C stops at once."""
     asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # Python delivers signals to the main thread only
+        return
 
     def ask(number: int, _: Any) -> None:
         asked.append(number)
