@@ -12,7 +12,8 @@ from PIL import Image
 import us3l
 from us3l.cli.main import COMMANDS, main
 
-TINY = "--max-steps 4 --batch-size 8 --base 8 --size 8 --hidden 16 --dim 8 --calibration 8 --accelerator cpu".split()
+TINY = "--max-steps 4 --batch-size 8 --base 8 --size 8 --calibration 8 --accelerator cpu".split()
+TINY += "--hidden 16 --predictor 16 --dim 8".split()
 
 
 @pytest.fixture

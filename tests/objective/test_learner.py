@@ -11,9 +11,11 @@ from torch.nn import functional as F
 from us3l.data.sources import ImageSet
 from us3l.data.views import two_views
 from us3l.objective.learner import Learner
+from us3l.paper.cases import cases
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
 from us3l.training.trainer import Trainer, seeded
 
+pytestmark = pytest.mark.filterwarnings("ignore:width .* is not calibrated")
 LR, DECAY, GROUPS, ALPHA, TAU, MOMENTUM, M = 0.1, 0.01, 8, 0.05, 0.5, 0.9, 0.9
 STEPS = 8
 
@@ -22,7 +24,9 @@ def recipe(**objective) -> Recipe:
     return replace(
         MINI,
         network=Network(base=8),
-        objective=replace(MINI.objective, hidden=24, dim=12, temperature=TAU, teacher_momentum=M, **objective),
+        objective=replace(
+            MINI.objective, hidden=24, predictor=24, dim=12, temperature=TAU, teacher_momentum=M, **objective
+        ),
         optimiser=Optimiser(lr=LR, momentum=MOMENTUM, weight_decay=DECAY),
         views=replace(MINI.views, size=8),
         batch_size=8,
@@ -48,8 +52,15 @@ def naive_infonce(z, t):
     return loss
 
 
-def naive_distillation(p, t):
+def naive_mse(p, t):
+    """Equation 6."""
     return -sum((a @ b) / (a.norm() * b.norm()) for a, b in zip(p, t, strict=True)) / len(p)
+
+
+def naive_nce_distillation(p, t):
+    """Equation 7."""
+    p, t = p / p.norm(dim=1, keepdim=True), t / t.norm(dim=1, keepdim=True)
+    return sum(-p[i] @ t[i] / TAU + sum((p[i] @ k / TAU).exp() for k in t).log() for i in range(len(p))) / len(p)
 
 
 class Naive:
@@ -60,29 +71,46 @@ class Naive:
         self.parameters = [p for p in self.learner.parameters() if p.requires_grad]
         self.velocity = {id(p): None for p in self.parameters}
 
-    def forward_carved(self, images, carved, g):
+    def embed(self, images, carved):
         features = carved(images)
         first = self.learner.projector[0]
         hidden = F.linear(features, first.weight[:, : features.shape[1]], first.bias)
-        z = self.learner.projector[1:](hidden)
-        return self.learner.g(z) if g else z
+        return self.learner.projector[1:](hidden)
+
+    def base_loss(self, z1, z2, teacher):
+        objective, h = self.learner.objective, self.learner.h
+        t1, t2 = teacher if objective.momentum_base else (z1, z2)
+        if objective.base == "infonce":
+            return (naive_infonce(z1, t2) + naive_infonce(z2, t1)) / 2
+        return (naive_mse(h(z1), t2.detach()) + naive_mse(h(z2), t1.detach())) / 2
+
+    def sub_loss(self, z1, z2, teacher, base):
+        objective = self.learner.objective
+        if objective.distill == "own":
+            return self.base_loss(z1, z2, teacher)
+        head = {"none": lambda z: z, "shared": self.learner.h, "new": self.learner.g}[objective.head]
+        t1, t2 = teacher if objective.momentum_sub else base
+        loss = naive_mse if objective.distill == "mse" else naive_nce_distillation
+        return (loss(head(z1), t2) + loss(head(z2), t1)) / 2
 
     def step(self, view1, view2, widths, lr, per_width=False):
-        teacher = self.learner.teacher
-        student = [*self.learner.net.full.parameters(), *self.learner.projector.parameters()]
-        with torch.no_grad():
-            for old, new in zip(teacher.parameters(), student, strict=True):
-                old.copy_(M * old + (1 - M) * new)
-            t1, t2 = teacher(view1), teacher(view2)
-        losses = []
+        teacher = None
+        if self.learner.objective.momentum_base or self.learner.objective.momentum_sub:
+            student = [*self.learner.net.full.parameters(), *self.learner.projector.parameters()]
+            with torch.no_grad():
+                for old, new in zip(self.learner.teacher.parameters(), student, strict=True):
+                    old.copy_(M * old + (1 - M) * new)
+                teacher = self.learner.teacher(view1), self.learner.teacher(view2)
+        losses, base = [], None
         for parameter in self.parameters:
             parameter.grad = None
         for number, width in enumerate(widths):
             carved = self.learner.net.carve(width).train()
-            z1 = self.forward_carved(view1, carved, g=number > 0)
-            z2 = self.forward_carved(view2, carved, g=number > 0)
-            loss = naive_infonce if number == 0 else naive_distillation
-            value = (loss(z1, t2) + loss(z2, t1)) / 2
+            z1, z2 = self.embed(view1, carved), self.embed(view2, carved)
+            if number == 0:
+                value, base = self.base_loss(z1, z2, teacher), (z1.detach(), z2.detach())
+            else:
+                value = self.sub_loss(z1, z2, teacher, base)
             value.backward()
             losses.append(value.item())
             full = dict(self.learner.net.full.named_parameters())
@@ -115,22 +143,43 @@ class Naive:
             parameter.grad = None
 
 
-@pytest.mark.filterwarnings("ignore:width .* is not calibrated")
-@pytest.mark.parametrize("update", ["per-batch", "per-width"])
-def test_steps_equal_a_naive_computation_of_algorithm_1(update):
-    ours = trainer(update=update)
+def compare(ours, steps):
     naive = Naive(ours.learner)
-    while ours.step < STEPS:
-        step = ours.step
+    for _ in range(steps):
+        step, widths = ours.step, ours.widths(ours.step)
         views = two_views(ours.take_batch(), ours.recipe.views, seeded(ours.recipe.seed, step, 1))
         view1, view2 = (view.double() for view in views)
-        widths = ours.widths(step)
-        expected = naive.step(view1, view2, widths, ours.learning_rate(step), per_width=update == "per-width")
+        per_width = ours.recipe.objective.update == "per-width"
+        expected = naive.step(view1, view2, widths, ours.learning_rate(step), per_width)
         found = [loss.item() for loss in ours.train_step()]
         assert found == pytest.approx(expected, abs=1e-6)
     assert len(widths) == 3
     for (name, mine), other in zip(ours.learner.named_parameters(), naive.learner.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("update", ["per-batch", "per-width"])
+def test_a_run_of_us3l_equals_a_naive_computation_of_algorithm_1(update):
+    compare(trainer(update=update), STEPS)
+
+
+@pytest.mark.parametrize("case", cases("app-ablation"), ids=lambda case: case.name)
+def test_every_loss_design_of_the_paper_equals_its_naive_computation(case):
+    compare(trainer(**case.objective | {"alpha": ALPHA}), steps=2)
+
+
+@pytest.mark.parametrize("case", cases("app-ablation"), ids=lambda case: case.name)
+def test_every_loss_design_trains_exactly_what_it_should(case):
+    ours = trainer("32-true", **case.objective)
+    names = [name for name, _ in ours.learner.named_parameters()]
+    objective = ours.recipe.objective
+    assert any(name.startswith("h.") for name in names) == (objective.base == "mse")
+    assert any(name.startswith("g.") for name in names) == (objective.head == "new")
+    assert any(name.startswith("teacher.") for name in names) == (objective.momentum_base or objective.momentum_sub)
+    before = {name: p.detach().clone() for name, p in ours.learner.named_parameters()}
+    ours.train_step()
+    ours.train_step()
+    assert not {name for name, p in ours.learner.named_parameters() if torch.equal(before[name], p)}
 
 
 def test_the_teacher_follows_the_closed_form_of_its_recursion():

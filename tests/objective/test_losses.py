@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from us3l.objective.losses import negative_cosine, nt_xent
+from us3l.objective.losses import info_nce, negative_cosine, nt_xent
 
 
 def unit(rows):
@@ -46,10 +46,33 @@ def test_negative_cosine_equals_its_formula():
     assert abs(negative_cosine(p, z).item() - expected) < 1e-9
 
 
+def test_info_nce_equals_equation_7():
+    z, t = pair(6)
+    students, targets = unit(z.tolist()), unit(t.tolist())
+    total = 0.0
+    for i, student in enumerate(students):
+        total -= dot(student, targets[i]) / 0.5
+        total += math.log(sum(math.exp(dot(student, target) / 0.5) for target in targets))
+    assert abs(info_nce(z, t, 0.5).item() - total / 6) < 1e-9
+
+
+def test_gradients_of_lemma_1():
+    """With unit outputs and no normalisation in the way: -t for MSE, -t + sum_j P_j t_j for InfoNCE."""
+    z, t = (torch.nn.functional.normalize(x, dim=1) for x in pair(6))
+    z.requires_grad_()
+    tangent = torch.eye(4, dtype=z.dtype) - z[0].outer(z[0])  # of the unit sphere, on which outputs move
+    (gradient,) = torch.autograd.grad(negative_cosine(z, t), z)
+    torch.testing.assert_close(6 * gradient[0], -tangent @ t[0])
+    (gradient,) = torch.autograd.grad(info_nce(z, t, 1.0), z)
+    shares = (z[0] @ t.T).softmax(0)
+    torch.testing.assert_close(6 * gradient[0], tangent @ (-t[0] + shares @ t))
+
+
 def test_gradients_by_finite_differences():
     z, t = pair()
     z.requires_grad_()
     assert torch.autograd.gradcheck(lambda a: nt_xent(a, t, 0.5), z)
+    assert torch.autograd.gradcheck(lambda a: info_nce(a, t, 0.5), z)
     assert torch.autograd.gradcheck(lambda a: negative_cosine(a, t), z)
 
 

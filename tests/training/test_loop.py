@@ -22,7 +22,7 @@ from us3l.training.run import Machine, Run, RunConfig
 TINY = replace(
     named("digits"),
     network=Network(base=8),
-    objective=replace(named("digits").objective, hidden=16, dim=8),
+    objective=replace(named("digits").objective, hidden=16, predictor=16, dim=8),
     views=replace(named("digits").views, size=8),
     batch_size=16,
     epochs=4,
@@ -227,7 +227,7 @@ def test_two_processes_train_together(tmp_path):
     """Fabric launches the second process; both average their gradients, the first writes."""
     command = [sys.executable, "-m", "us3l.cli.main", "pretrain", "digits", "--out", str(tmp_path / "run")]
     command += "--devices 2 --accelerator cpu --max-steps 4 --batch-size 16 --images 32 --base 8 --size 8".split()
-    command += "--hidden 16 --dim 8 --calibration 8".split()
+    command += "--hidden 16 --predictor 16 --dim 8 --calibration 8".split()
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -237,7 +237,7 @@ def test_two_processes_train_together(tmp_path):
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     command = [sys.executable, "-m", "us3l.cli.main", "pretrain", "digits", "--out", str(tmp_path / "run")]
-    command += "--epochs 1000 --batch-size 16 --images 32 --base 8 --size 8 --hidden 16 --dim 8".split()
+    command += "--epochs 1000 --batch-size 16 --images 32 --base 8 --size 8 --hidden 16 --predictor 16 --dim 8".split()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "run" / "metrics.jsonl"
     for _ in range(600):

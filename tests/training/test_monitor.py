@@ -18,7 +18,7 @@ def test_spread_is_one_for_even_directions_and_zero_for_collapse():
 
 def test_gauges_of_each_width():
     torch.manual_seed(0)
-    learner = Learner(us3l.create("resnet18", stem="cifar", base=8), Objective(hidden=16, dim=8), 8)
+    learner = Learner(us3l.create("resnet18", stem="cifar", base=8), Objective(hidden=16, predictor=16, dim=8), 8)
     digits = load("digits", limit=300)
     before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
     monitor = Monitor(digits.images, digits.labels, 8, widths=(1.0, 0.5))

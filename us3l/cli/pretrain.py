@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +26,7 @@ class Pretrain:
       us3l pretrain digits --out runs/digits
       us3l pretrain photos/ --out runs/photos --recipe mini --epochs 50 --size 48
       us3l pretrain --out runs/photos --resume
+      us3l pretrain photos/ --out runs/case3 --case app-ablation/3
       us3l pretrain photos/ --out runs/again --config runs/photos/config.yaml
     """
 
@@ -35,6 +36,8 @@ class Pretrain:
     """The run's folder, made anew."""
     recipe_name: Annotated[str | None, tyro.conf.arg(name="recipe")] = None
     """A named recipe: mini, digits, cifar-resnet18 or cifar-resnet50 (default: digits for digits, else mini)."""
+    case: str | None = None
+    """A case of the paper's ablations, such as app-ablation/23: changes the recipe's objective (and backbone)."""
     config: Path | None = None
     """Settings of another run, as kept in its config.yaml."""
     resume: bool = False
@@ -66,7 +69,8 @@ def defaults(arguments: list[str]) -> Pretrain:
     """The values that the rest of the command line changes: of a recipe, of another run, or of the run to resume."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("data", nargs="?", default="digits")
-    parser.add_argument("--recipe")
+    for option in ("--recipe", "--case"):
+        parser.add_argument(option)
     for option in ("--config", "--out"):
         parser.add_argument(option, type=Path)
     parser.add_argument("--resume", action="store_true")
@@ -85,6 +89,10 @@ def defaults(arguments: list[str]) -> Pretrain:
     else:
         name = early.recipe or ("digits" if early.data == "digits" else "mini")
         config = RunConfig(recipe=named(name))
+    if early.case and not early.resume:
+        from us3l.paper.cases import case
+
+        config = replace(config, recipe=case(early.case).apply(config.recipe))
     return Pretrain(config.data, recipe=config.recipe, machine=config.machine)
 
 

@@ -24,8 +24,8 @@ def projector(features: int, hidden: int, dim: int) -> nn.Sequential:
     )
 
 
-def distillation_head(dim: int, hidden: int) -> nn.Sequential:
-    """The paper's g: only sub-networks pass through it, so that they need not equal the teacher outright."""
+def predictor(dim: int, hidden: int) -> nn.Sequential:
+    """Embedding to embedding: the paper's h, of the MSE base loss, and g, through which sub-networks imitate."""
     return nn.Sequential(nn.Linear(dim, hidden, bias=False), *norm_and_relu(hidden), nn.Linear(hidden, dim))
 
 

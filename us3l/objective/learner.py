@@ -1,20 +1,29 @@
-"""One step of US3L: the losses of all widths on two views of a batch."""
+"""One step of a method: the losses of all widths on two views of a batch."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from us3l.objective.heads import distillation_head, projector
-from us3l.objective.losses import negative_cosine, nt_xent
+from us3l.objective.heads import predictor, projector
+from us3l.objective.losses import info_nce, negative_cosine, nt_xent
 from us3l.objective.spec import Objective
 from us3l.slimmable import Slimmable
 
-Targets = tuple[Tensor, Tensor]
+Pair = tuple[Tensor, Tensor]
+"""Something of each of the two views."""
+
+
+class Targets(NamedTuple):
+    """What networks are compared with: detached embeddings of both views."""
+
+    teacher: Pair | None
+    base: Pair | None
 
 
 class Losses(NamedTuple):
@@ -23,13 +32,13 @@ class Losses(NamedTuple):
     parts: list[Tensor]
     """The loss of each network that ran, in the order of the widths."""
     targets: Targets
-    """The teacher's embeddings of the two views."""
 
 
 class Learner(nn.Module):
-    """The network with all that pre-training adds to it: projector, distillation head, momentum teacher.
+    """The network with all that pre-training adds to it: projector, heads, momentum teacher.
 
-    In the paper's letters: `f` is the network followed by the projector, `z` its output, `g` the distillation head.
+    In the paper's letters: `f` is the network followed by the projector, `z` its output, `h` the predictor of the MSE
+    base loss, `g` the sub-networks' own head.
     """
 
     def __init__(self, net: Slimmable, objective: Objective, image_size: int) -> None:
@@ -37,8 +46,11 @@ class Learner(nn.Module):
         self.objective = objective
         self.net = net
         self.projector = projector(feature_dim(net, image_size), objective.hidden, objective.dim)
-        self.g = distillation_head(objective.dim, objective.hidden)
-        self.teacher = nn.Sequential(copy.deepcopy(net.full), copy.deepcopy(self.projector)).requires_grad_(False)
+        self.h = predictor(objective.dim, objective.predictor) if objective.base == "mse" else nn.Identity()
+        self.g = predictor(objective.dim, objective.predictor) if objective.head == "new" else nn.Identity()
+        self.teacher: nn.Module | None = None
+        if objective.momentum_base or objective.momentum_sub:
+            self.teacher = nn.Sequential(copy.deepcopy(net.full), copy.deepcopy(self.projector)).requires_grad_(False)
 
     def encoder(self, width: float) -> Callable[[Tensor], Tensor]:
         """`f` at a width."""
@@ -48,31 +60,57 @@ class Learner(nn.Module):
     @torch.no_grad()
     def update_teacher(self) -> None:
         """Move the teacher towards the network: once a batch, before the step."""
-        student: list[Tensor] = [*self.net.full.parameters(), *self.projector.parameters()]
-        torch._foreach_lerp_([*self.teacher.parameters()], student, 1 - self.objective.teacher_momentum)
+        if self.teacher is not None:
+            student: list[Tensor] = [*self.net.full.parameters(), *self.projector.parameters()]
+            torch._foreach_lerp_([*self.teacher.parameters()], student, 1 - self.objective.teacher_momentum)
 
     @torch.no_grad()
-    def targets(self, view1: Tensor, view2: Tensor) -> Targets:
-        return self.teacher(view1), self.teacher(view2)
+    def teach(self, view1: Tensor, view2: Tensor) -> Pair | None:
+        return None if self.teacher is None else (self.teacher(view1), self.teacher(view2))
 
     def forward(
         self, view1: Tensor, view2: Tensor, base: float | None, subs: Sequence[float], targets: Targets | None = None
     ) -> Losses:
-        """The base loss of the network at width `base` (None: none) and the distillation loss of each of `subs`."""
-        t1, t2 = targets or self.targets(view1, view2)
+        """The base loss of the network at width `base` (None: none) and the loss of each sub-network of `subs`.
+
+        Targets are computed from the views, unless those of an earlier call on the same views are given.
+        """
+        targets = targets or Targets(self.teach(view1, view2), None)
         parts = []
         if base is not None:
             f = self.encoder(base)
             z1, z2 = f(view1), f(view2)
-            parts.append((self.base_loss(z1, t2) + self.base_loss(z2, t1)) / 2)
+            parts.append(self.base_loss((z1, z2), targets))
+            targets = targets._replace(base=(z1.detach(), z2.detach()))
+        sub_loss = self.base_loss if self.objective.distill == "own" else self.distillation_loss
         for width in subs:
             f = self.encoder(width)
-            z1, z2 = self.g(f(view1)), self.g(f(view2))
-            parts.append((negative_cosine(z1, t2) + negative_cosine(z2, t1)) / 2)
-        return Losses(torch.stack(parts).sum(), parts, (t1, t2))
+            parts.append(sub_loss((f(view1), f(view2)), targets))
+        return Losses(torch.stack(parts).sum(), parts, targets)
 
-    def base_loss(self, z: Tensor, t: Tensor) -> Tensor:
-        return nt_xent(z, t, self.objective.temperature)
+    def base_loss(self, z: Pair, targets: Targets) -> Tensor:
+        t = require(targets.teacher) if self.objective.momentum_base else z
+        if self.objective.base == "infonce":
+            return across_views(partial(nt_xent, temperature=self.objective.temperature), z, t)
+        return across_views(negative_cosine, (self.h(z[0]), self.h(z[1])), (t[0].detach(), t[1].detach()))
+
+    def distillation_loss(self, z: Pair, targets: Targets) -> Tensor:
+        t = require(targets.teacher if self.objective.momentum_sub else targets.base)
+        head = self.h if self.objective.head == "shared" else self.g
+        loss = negative_cosine
+        if self.objective.distill == "infonce":
+            loss = partial(info_nce, temperature=self.objective.temperature)
+        return across_views(loss, (head(z[0]), head(z[1])), t)
+
+
+def across_views(loss: Callable[[Tensor, Tensor], Tensor], z: Pair, t: Pair) -> Tensor:
+    """Each view against the target of the other."""
+    return (loss(z[0], t[1]) + loss(z[1], t[0])) / 2
+
+
+def require(targets: Pair | None) -> Pair:
+    assert targets is not None, "the base network or the teacher must run before what is compared with it"
+    return targets
 
 
 def feature_dim(net: Slimmable, image_size: int) -> int:

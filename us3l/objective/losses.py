@@ -20,6 +20,16 @@ def nt_xent(z: Tensor, t: Tensor, temperature: float) -> Tensor:
     return F.cross_entropy(logits, partners)
 
 
+def info_nce(z: Tensor, t: Tensor, temperature: float) -> Tensor:
+    """InfoNCE of embeddings against their targets (N x D each), the other targets being negatives (eq. 7).
+
+    >>> round(info_nce(torch.eye(2), torch.eye(2), 0.5).item(), 4)  # log(1 + exp(-2))
+    0.1269
+    """
+    z, t = (F.normalize(at_least_float32(x), dim=1) for x in (z, t))
+    return F.cross_entropy(z @ t.T / temperature, torch.arange(len(z), device=z.device))
+
+
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
     """The mean negative cosine similarity of paired embeddings (N x D each): what the paper calls MSE.
 

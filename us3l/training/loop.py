@@ -22,6 +22,7 @@ from us3l.data.spec import MEAN, STD
 from us3l.data.views import evaluation_view
 from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound
+from us3l.objective.spec import warning as guideline_warning
 from us3l.progress import Counting
 from us3l.slimmable import Slimmable
 from us3l.training.checkpoint import load_checkpoint, save_checkpoint
@@ -61,6 +62,8 @@ def pretrain(
     log = run.log if fabric.is_global_zero else None
     with Display(quiet, log, costs, trainer.step) as display, stop_requests() as asked_to_stop:
         display.say(describe(config, trainer))
+        if warning := guideline_warning(config.recipe.objective):
+            display.say(warning, style="bold yellow")
         for name in image_set.skipped:
             display.record(f"skipped {name}")
         train(trainer, run, display, asked_to_stop, config.machine.checkpoint_every)
@@ -87,7 +90,9 @@ def train(
         losses = ""
         if epoch_ends or stopping or trainer.step % FETCH_EVERY == 0:
             records = [record(trainer, *item) for item in waiting]
-            losses = "  ".join(f"{w:g}x {value:.3f}" for w, value in zip(widths, records[-1]["losses"], strict=True))
+            losses = "loss  " + "  ".join(
+                f"{w:g}x {value:.3f}" for w, value in zip(widths, records[-1]["losses"], strict=True)
+            )
             check_finite(records, run)
             if main:
                 append_records(run.metrics, records)

@@ -10,10 +10,12 @@ from us3l.data.spec import Views
 from us3l.errors import UserError
 from us3l.objective.spec import Objective
 
+Backbone = Literal["resnet18", "resnet50", "mobilenet_v2", "vit_tiny", "vit_small"]
+
 
 @dataclass(frozen=True)
 class Network:
-    backbone: Literal["resnet18", "resnet50"] = "resnet18"
+    backbone: Backbone = "resnet18"
     """Which family of networks."""
     stem: Literal["cifar", "imagenet"] = "cifar"
     """First layers: for images of up to about 64 pixels, or for larger ones."""
@@ -21,6 +23,14 @@ class Network:
     """Channels of the first stage at width 1 (64 in the paper; 16 makes a network for CPUs)."""
     min_width: float = 0.25
     """The narrowest width."""
+    patch: int | None = None
+    """Side of a ViT's patches in pixels (default: 4 with the stem "cifar", else 16)."""
+    heads: int | None = None
+    """A ViT's attention heads (default: 3 for Tiny, 6 for Small; the paper has 6 and 12)."""
+    depth: int | None = None
+    """A ViT's blocks (default: 12)."""
+    frozen_patches: bool = True
+    """Leave a ViT's patch embedding as it was drawn, as MoCo v3 and the paper do."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ PAPER_CIFAR = Recipe()
 MINI = replace(
     PAPER_CIFAR,
     network=Network(base=16),
-    objective=Objective(hidden=512, dim=128, temperature=0.2),
+    objective=Objective(hidden=512, predictor=512, dim=128, temperature=0.2),
     optimiser=Optimiser(lr=0.2),
     epochs=15,
     batch_size=128,

@@ -109,7 +109,14 @@ def new_network(recipe: Recipe) -> Slimmable:
     """The network of a recipe before training; the seed decides its weights."""
     network = recipe.network
     torch.manual_seed(recipe.seed)
-    return create(network.backbone, stem=network.stem, base=network.base, min_width=network.min_width)
+    options: dict[str, Any] = {name: getattr(network, name) for name in ("patch", "heads", "depth")}
+    options = {name: value for name, value in options.items() if value is not None}
+    if network.backbone.startswith("vit"):
+        patch = {"patch": 4 if network.stem == "cifar" else 16}
+        options = patch | options | {"image_size": recipe.views.size, "frozen_patches": network.frozen_patches}
+    else:
+        options["stem"] = network.stem
+    return create(network.backbone, base=network.base, min_width=network.min_width, **options)
 
 
 def seeded(*numbers: int) -> torch.Generator:
