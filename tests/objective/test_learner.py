@@ -80,17 +80,17 @@ class Naive:
     def base_loss(self, z1, z2, teacher):
         objective, h = self.learner.objective, self.learner.h
         t1, t2 = teacher if objective.momentum_base else (z1, z2)
-        if objective.base == "infonce":
+        if objective.base_loss == "infonce":
             return (naive_infonce(z1, t2) + naive_infonce(z2, t1)) / 2
         return (naive_mse(h(z1), t2.detach()) + naive_mse(h(z2), t1.detach())) / 2
 
     def sub_loss(self, z1, z2, teacher, base):
         objective = self.learner.objective
-        if objective.distill == "own":
+        if objective.distill_loss == "own":
             return self.base_loss(z1, z2, teacher)
         head = {"none": lambda z: z, "shared": self.learner.h, "new": self.learner.g}[objective.head]
         t1, t2 = teacher if objective.momentum_sub else base
-        loss = naive_mse if objective.distill == "mse" else naive_nce_distillation
+        loss = naive_mse if objective.distill_loss == "mse" else naive_nce_distillation
         return (loss(head(z1), t2) + loss(head(z2), t1)) / 2
 
     def step(self, view1, view2, widths, lr, per_width=False):
@@ -173,7 +173,7 @@ def test_every_loss_design_trains_exactly_what_it_should(case):
     ours = trainer("32-true", **case.objective)
     names = [name for name, _ in ours.learner.named_parameters()]
     objective = ours.recipe.objective
-    assert any(name.startswith("h.") for name in names) == (objective.base == "mse")
+    assert any(name.startswith("h.") for name in names) == (objective.base_loss == "mse")
     assert any(name.startswith("g.") for name in names) == (objective.head == "new")
     assert any(name.startswith("teacher.") for name in names) == (objective.momentum_base or objective.momentum_sub)
     before = {name: p.detach().clone() for name, p in ours.learner.named_parameters()}

@@ -67,8 +67,8 @@ def test_unknown_cases(name):
 def test_nonsense_is_refused():
     for changes, message in [
         ({"head": "shared"}, "predictor to share"),
-        ({"distill": "own"}, "head='new' serves imitation"),
-        ({"base": "l1"}, "base='l1' must be one of 'infonce', 'mse'"),
+        ({"distill_loss": "own"}, "head='new' serves imitation"),
+        ({"base_loss": "l1"}, "base_loss='l1' must be one of 'infonce', 'mse'"),
         ({"samples": 0}, "samples=0"),
         ({"alpha": 0.2}, "must not exceed 1"),
     ]:

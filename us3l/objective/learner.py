@@ -46,7 +46,7 @@ class Learner(nn.Module):
         self.objective = objective
         self.net = net
         self.projector = projector(feature_dim(net, image_size), objective.hidden, objective.dim)
-        self.h = predictor(objective.dim, objective.predictor) if objective.base == "mse" else nn.Identity()
+        self.h = predictor(objective.dim, objective.predictor) if objective.base_loss == "mse" else nn.Identity()
         self.g = predictor(objective.dim, objective.predictor) if objective.head == "new" else nn.Identity()
         self.teacher: nn.Module | None = None
         if objective.momentum_base or objective.momentum_sub:
@@ -82,7 +82,7 @@ class Learner(nn.Module):
             z1, z2 = f(view1), f(view2)
             parts.append(self.base_loss((z1, z2), targets))
             targets = targets._replace(base=(z1.detach(), z2.detach()))
-        sub_loss = self.base_loss if self.objective.distill == "own" else self.distillation_loss
+        sub_loss = self.base_loss if self.objective.distill_loss == "own" else self.distillation_loss
         for width in subs:
             f = self.encoder(width)
             parts.append(sub_loss((f(view1), f(view2)), targets))
@@ -90,7 +90,7 @@ class Learner(nn.Module):
 
     def base_loss(self, z: Pair, targets: Targets) -> Tensor:
         t = require(targets.teacher) if self.objective.momentum_base else z
-        if self.objective.base == "infonce":
+        if self.objective.base_loss == "infonce":
             return across_views(partial(nt_xent, temperature=self.objective.temperature), z, t)
         return across_views(negative_cosine, (self.h(z[0]), self.h(z[1])), (t[0].detach(), t[1].detach()))
 
@@ -98,7 +98,7 @@ class Learner(nn.Module):
         t = require(targets.teacher if self.objective.momentum_sub else targets.base)
         head = self.h if self.objective.head == "shared" else self.g
         loss = negative_cosine
-        if self.objective.distill == "infonce":
+        if self.objective.distill_loss == "infonce":
             loss = partial(info_nce, temperature=self.objective.temperature)
         return across_views(loss, (head(z[0]), head(z[1])), t)
 

@@ -15,9 +15,9 @@ class Objective:
     The defaults are US3L: InfoNCE for the full network, distillation from a momentum teacher for the sub-networks.
     """
 
-    base: Literal["infonce", "mse"] = "infonce"
+    base_loss: Literal["infonce", "mse"] = "infonce"
     """Loss of the full network: InfoNCE, or negative cosine similarity through a predictor (the paper's MSE)."""
-    distill: Literal["own", "mse", "infonce"] = "mse"
+    distill_loss: Literal["own", "mse", "infonce"] = "mse"
     """Loss of the sub-networks: the base loss on their own outputs, or imitation by either loss."""
     head: Literal["none", "shared", "new"] = "new"
     """What sub-networks pass through to imitate: nothing, the base loss's predictor, or a head of their own."""
@@ -51,16 +51,16 @@ class Objective:
     """Each group of channels is decayed by this fraction less than the one before it; 0 is plain weight decay."""
 
     def __post_init__(self) -> None:
-        for name in ("base", "distill", "head", "update"):
+        for name in ("base_loss", "distill_loss", "head", "update"):
             allowed = get_args(get_type_hints(Objective)[name])
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, allowed))}")
         checks = {
-            "head='shared' needs a predictor to share, which only base='mse' has": (
-                self.head != "shared" or self.base == "mse"
+            "head='shared' needs a predictor to share, which only base_loss='mse' has": (
+                self.head != "shared" or self.base_loss == "mse"
             ),
-            f"head={self.head!r} serves imitation, so it needs distill='mse' or 'infonce'; or head='none'": (
-                self.head == "none" or self.distill != "own"
+            f"head={self.head!r} serves imitation, so it needs distill_loss='mse' or 'infonce'; or head='none'": (
+                self.head == "none" or self.distill_loss != "own"
             ),
             f"temperature={self.temperature} must be positive": self.temperature > 0,
             f"teacher_momentum={self.teacher_momentum} must lie from 0 to 1": 0 <= self.teacher_momentum <= 1,
@@ -80,13 +80,13 @@ class Objective:
     @property
     def guidelines(self) -> dict[int, bool]:
         """Which of the paper's three guidelines for consistent guidance of the sub-networks it satisfies."""
-        distill = self.base if self.distill == "own" else self.distill
-        return {1: self.base != "mse", 2: distill != "mse", 3: self.momentum_sub and self.distill != "own"}
+        distill = self.base_loss if self.distill_loss == "own" else self.distill_loss
+        return {1: self.base_loss != "mse", 2: distill != "mse", 3: self.momentum_sub and self.distill_loss != "own"}
 
 
 GUIDELINES = {
-    1: "a base loss of relative distances (--base infonce)",
-    2: "a distillation loss of relative distances (--distill infonce)",
+    1: "a base loss of relative distances (--base-loss infonce)",
+    2: "a distillation loss of relative distances (--distill-loss infonce)",
     3: "a momentum teacher for the sub-networks (--momentum-sub)",
 }
 

@@ -32,7 +32,7 @@ class Case:
         """
         objective = replace(recipe.objective, **self.objective)
         optimiser = recipe.optimiser
-        if objective.base == "mse":
+        if objective.base_loss == "mse":
             optimiser = replace(optimiser, lr=optimiser.lr / 5, weight_decay=optimiser.weight_decay * 5)
         network = replace(recipe.network, backbone=self.backbone)
         return replace(recipe, objective=objective, optimiser=optimiser, network=network)
@@ -44,8 +44,8 @@ def loss_design(row: Row) -> dict[str, Any]:
     head = {"no": "none", "yes (Share)": "shared", "yes (New)": "new", "yes": "new"}[row["Asymmetric Distill Head"]]
     return {
         **PLAIN,
-        "base": base,
-        "distill": {"no": "own", "MSE": "mse", "InfoNCE": "infonce"}[row["Distill Loss"]],
+        "base_loss": base,
+        "distill_loss": {"no": "own", "MSE": "mse", "InfoNCE": "infonce"}[row["Distill Loss"]],
         "head": head,
         "momentum_base": yes(row["Momentum Target Base model"]),
         "momentum_sub": yes(row["Sub model"]),
