@@ -72,6 +72,15 @@ def test_at_shares_storage_and_follows_training(mini):
     torch.testing.assert_close(view(images), mini(images, width=0.5))
 
 
+def test_switching_among_all_widths_of_resnet18_allocates_no_weights(resnet18):
+    own = {p.untyped_storage().data_ptr() for p in resnet18.full.parameters()}
+    assert len(resnet18.widths) == 90
+    for width in resnet18.widths:
+        view = resnet18.at(width)
+        assert {tensor.untyped_storage().data_ptr() for tensor in view.state_dict().values()} <= own
+        assert resnet18.at(width) is view
+
+
 def test_at_is_built_anew_when_the_weights_move(mini):
     view = mini.at(0.5)
     mini.double()
@@ -178,6 +187,118 @@ def test_tied_parameters_and_other_buffers():
 def test_families_that_are_not_nested_are_refused(family, message):
     with pytest.raises(us3l.UserError, match=message):
         us3l.Slimmable(family)(torch.randn(2, 4), width=0.5)
+
+
+def segmented_family(parts):
+    def family(width):
+        return nn.Linear(4, 3 * round(8 * width), bias=False)
+
+    family.segments = lambda _: parts
+    return family
+
+
+def test_segments_are_sliced_each_on_their_own():
+    net = us3l.Slimmable(segmented_family((3,)))
+    rows = [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19]
+    assert torch.equal(net.carve(0.5).weight, net.full.weight[rows])
+    net(torch.ones(2, 4), width=0.5).sum().backward()
+    assert net.full.weight.grad.any(1).nonzero().flatten().tolist() == rows
+
+
+@pytest.mark.parametrize("parts", [(5,), (1, 1, 2)])
+def test_segments_that_do_not_fit_are_refused(parts):
+    with pytest.raises(us3l.UserError, match=r"segments do not fit: 'weight' has shape \(12, 4\).*\(24, 4\)"):
+        us3l.Slimmable(segmented_family(parts)).carve(0.5)
+
+
+SWITCHABLE = (1.0, 0.75, 0.5, 0.25)
+
+
+@pytest.fixture
+def switchable() -> us3l.Slimmable:
+    torch.manual_seed(0)
+    return us3l.create("resnet18", stem="cifar", base=32, switchable=SWITCHABLE)
+
+
+def test_switchable_norms_are_each_widths_own(switchable):
+    assert switchable.widths == sorted(SWITCHABLE)
+    norms = sum(
+        2 * norm.num_features for width in (0.25, 0.5, 0.75) for norm in batch_norms(switchable.at(width)).values()
+    )
+    counts = [sum(p.numel() for p in part.parameters()) for part in (switchable, switchable.full)]
+    assert counts[0] - counts[1] == norms
+
+    images = torch.randn(4, 3, 8, 8)
+    before = {width: switchable(images, width=width) for width in SWITCHABLE}
+    optimiser = torch.optim.SGD(switchable.parameters(), lr=1.0)
+    switchable(images, width=0.5).square().sum().backward()
+    for name, parameter in switchable.full.named_parameters():
+        if "conv" in name or "downsample.0" in name:
+            parameter.grad = None  # so that the step changes norms only
+    optimiser.step()
+    changed = [width for width in SWITCHABLE if not torch.equal(switchable(images, width=width), before[width])]
+    assert changed == [0.5]
+
+
+def test_switchable_networks_are_carved_viewed_calibrated_and_copied(switchable):
+    with torch.no_grad():
+        for parameter in switchable.norms.parameters():
+            parameter.add_(torch.rand_like(parameter))
+    images = torch.randn(8, 3, 8, 8)
+    plain = us3l.Slimmable(switchable.family)
+    plain.full.load_state_dict(switchable.full.state_dict())
+    us3l.calibrate(switchable, images)
+    assert all(switchable.calibrated(width) for width in SWITCHABLE)
+    switchable.eval()
+    twin = copy.deepcopy(switchable)
+    for width in SWITCHABLE:
+        expected = switchable(images, width=width)
+        torch.testing.assert_close(switchable.carve(width)(images), expected)
+        torch.testing.assert_close(switchable.at(width)(images), expected)
+        torch.testing.assert_close(twin(images, width=width), expected)
+        assert torch.allclose(switchable.train()(images, width=width), plain(images, width=width)) == (width == 1.0)
+        switchable.eval()
+    own = {p.untyped_storage().data_ptr() for p in switchable.parameters()}
+    assert {p.untyped_storage().data_ptr() for p in switchable.at(0.5).parameters()} <= own
+
+
+def test_other_widths_than_the_switchable_ones_are_refused(switchable):
+    with pytest.raises(
+        us3l.UserError, match=r"0\.6 is none of this network's switchable widths, 0\.25, 0\.5, 0\.75, 1"
+    ):
+        switchable.at(0.6)
+    with pytest.raises(us3l.UserError, match="must include 1"):
+        us3l.create("resnet18", switchable=(0.5, 0.25))
+    with pytest.raises(us3l.UserError, match="mean the same network"):
+        us3l.create("resnet18", base=8, switchable=(1.0, 0.999))
+
+
+def test_a_plain_state_dict_must_fit(mini):
+    state = mini.family(1.0).state_dict()
+    us3l.calibrate(mini, torch.randn(4, 3, 8, 8), [0.5])
+    for change, message in [
+        ({"bn1.bias": None}, r"missing bn1\.bias \(16,\)"),
+        ({"fc.weight": torch.zeros(3)}, r"unexpected fc\.weight \(3,\)"),
+        ({"conv1.weight": torch.zeros(2, 2)}, r"conv1\.weight is \(2, 2\) but should be \(16, 3, 3, 3\)"),
+        ({"bn1.running_var": None}, r"missing bn1\.running_var"),
+    ]:
+        changed = {name: tensor for name, tensor in (state | change).items() if tensor is not None}
+        with pytest.raises(us3l.UserError, match=message) as error:
+            mini.load_plain(changed)
+        assert "\n" not in str(error.value)
+    assert mini.calibrated(0.5)
+    mini.load_plain(state)
+    assert mini.calibrated(1.0)
+    assert not mini.calibrated(0.5)  # those statistics were of other weights
+    mini.load_plain({name: tensor for name, tensor in state.items() if "running" not in name})
+    assert not mini.calibrated(1.0)
+
+
+def test_norms_of_all_widths_start_from_a_plain_state_dict(switchable):
+    state = switchable.family(1.0).state_dict()
+    state["bn1.bias"] += torch.arange(32)
+    switchable.load_plain(state)
+    assert torch.equal(switchable.slices(0.5)["bn1.bias"], torch.arange(16.0))
 
 
 def test_a_copy_is_independent(mini):

@@ -43,6 +43,22 @@ def test_a_loaded_model_is_the_saved_one(net, saved):
     assert mode == stat.S_IMODE(os.stat(saved / "model.json").st_mode)
 
 
+def test_switchable_norms_are_kept(tmp_path):
+    torch.manual_seed(0)
+    net = us3l.create("resnet18", stem="cifar", base=16, switchable=(1.0, 0.5))
+    with torch.no_grad():
+        for parameter in net.norms.parameters():
+            parameter.add_(0.1 * torch.rand_like(parameter))
+    us3l.calibrate(net, torch.randn(8, 3, 8, 8))
+    net.save(tmp_path / "model")
+    loaded = us3l.load(tmp_path / "model")
+    assert loaded.widths == [0.5, 1.0]
+    images = torch.randn(4, 3, 8, 8)
+    for width in loaded.widths:
+        assert torch.equal(loaded.at(width)(images), net.at(width)(images))
+        assert net.at(width)(images).any()
+
+
 def test_channels_last_weights_are_saved_whole(net, tmp_path):
     net.to(memory_format=torch.channels_last)
     net.save(tmp_path / "model")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from us3l.errors import UserError
+from us3l.tensors import (
+    SegmentCopy,
+    assign,
+    batch_norms,
+    check_nested,
+    forget_statistics,
+    leading,
+    own_copy,
+    tensors_of,
+)
 from us3l.width import Width, distinct_widths
 
 Family = Callable[[Any], nn.Module]
@@ -35,13 +44,19 @@ class Slimmable(nn.Module):
     Called with a width, it runs that network on the shared weights, and gradients flow into them. Batch norm keeps no
     running statistics here: it uses those of the batch, except in eval mode at widths that `us3l.calibrate` has seen.
 
+    `switchable` widths, if given, are the only ones, and each has batch-norm weights and biases of its own (S-Net).
+
     >>> net = Slimmable(lambda width: nn.Linear(4, round(8 * width)))
     >>> net(torch.ones(1, 4), width=0.5).shape
     torch.Size([1, 4])
     """
 
-    def __init__(self, family: Family, min_width: float = 0.25) -> None:
+    def __init__(self, family: Family, min_width: float = 0.25, switchable: Sequence[float] | None = None) -> None:
         super().__init__()
+        self.switchable = tuple(sorted(switchable)) if switchable is not None else ()
+        if switchable is not None and 1.0 not in self.switchable:
+            raise UserError(f"the switchable widths {self.switchable} must include 1")
+        min_width = min(self.switchable, default=min_width)
         if not 0 < min_width <= 1:
             raise UserError(f"min_width={min_width} must lie above 0 and at most at 1")
         self.family = family
@@ -51,7 +66,14 @@ class Slimmable(nn.Module):
         self.metadata: dict[str, Any] = {}  # plain values that travel with a saved model, such as its preprocessing
         self._skeletons: dict[tuple[Hashable, bool], nn.Module] = {}
         self._shapes: dict[Width, Hashable] = {}
-        self._views: dict[Hashable, nn.Module] = {}
+        self._views: dict[Hashable, tuple[nn.Module, list[SegmentCopy]]] = {}
+        if len({self.signature(width) for width in self.switchable}) < len(self.switchable):
+            raise UserError(f"some of the switchable widths {self.switchable} mean the same network")
+        # Those of width 1, the last, are the full network's.
+        self.norms = nn.ModuleList(
+            nn.ParameterList(self.leading(width)[name].detach().clone() for name in self._norm_names(width))
+            for width in self.switchable[:-1]
+        )
 
     # Which network a width means
 
@@ -64,6 +86,9 @@ class Slimmable(nn.Module):
         if not isinstance(width, int | float) and len(width) != stages:
             needs = f"{stages} numbers" if stages else "a single number"
             raise UserError(f"width {width} has {len(width)} numbers, but this network takes {needs}")
+        if self.switchable and width not in self.switchable:
+            known = ", ".join(f"{known:g}" for known in self.switchable)
+            raise UserError(f"width {width} is none of this network's switchable widths, {known}")
         return width
 
     def signature(self, width: Width) -> Hashable:
@@ -78,7 +103,7 @@ class Slimmable(nn.Module):
 
     @cached_property
     def _canonical(self) -> dict[Hashable, float]:
-        widths = distinct_widths(self.signature, self.min_width, 1.0)
+        widths = self.switchable or distinct_widths(self.signature, self.min_width, 1.0)
         return {self.signature(width): width for width in widths}
 
     @property
@@ -104,27 +129,59 @@ class Slimmable(nn.Module):
                 return self.full
             statistics = {}
         skeleton = self.skeleton(width, tracking=bool(statistics)).train(self.training)
-        tensors = self.slices(width) | self._on_device(statistics)
+        tensors = self.slices(width) | self._like_weights(statistics)
         return lambda images: functional_call(skeleton, tensors, (images,))
 
     def slices(self, width: Width) -> dict[str, Tensor]:
-        """The shared tensors of that network, as views into the full network's."""
+        """The tensors of that network: views into the full network's, but for norms of its own."""
+        return self.leading(width) | self.own_norms(width)
+
+    def leading(self, width: Width) -> dict[str, Tensor]:
         full = tensors_of(self.full)
-        segments = getattr(self.family, "segments", lambda _: ())
         return {
-            name: leading(full[name], tensor.shape, segments(name))
+            name: leading(full[name], tensor.shape, self._segments(name))
             for name, tensor in tensors_of(self.skeleton(width)).items()
         }
+
+    def _segments(self, name: str) -> Sequence[int]:
+        return self.family.segments(name) if hasattr(self.family, "segments") else ()
+
+    def _norm_names(self, width: Width) -> list[str]:
+        norms = batch_norms(self.skeleton(width))
+        return [f"{name}.{kind}" for name, norm in norms.items() for kind, _ in norm.named_parameters()]
+
+    def own_norms(self, width: Width) -> dict[str, Tensor]:
+        if width not in self.switchable[:-1]:
+            return {}
+        own = self.norms[self.switchable.index(width)]
+        return dict(zip(self._norm_names(width), own.parameters(), strict=True))
+
+    def weights(self) -> dict[str, Tensor]:
+        """All tensors that are learned or constant, by name; those of one switchable width begin with it."""
+        own = {
+            f"{width:g}/{name}": tensor
+            for width in self.switchable[:-1]
+            for name, tensor in self.own_norms(width).items()
+        }
+        return tensors_of(self.full) | own
 
     # Plain networks
 
     def at(self, width: Width) -> nn.Module:
-        """The plain network of that width on the same storage, in eval mode. Switching between widths is free."""
+        """The plain network of that width on the same storage, in eval mode. Switching between widths is free.
+
+        Tensors of several segments cannot share storage: each call brings them up to date.
+        """
         signature = self.signature(width)
         if signature not in self._views:
-            view = self.build(width, self._calibration(width), torch.detach)
-            self._views[signature] = view.requires_grad_(False)
-        return self._views[signature].eval()
+            view = self.build(width, self._calibration(width), torch.detach).requires_grad_(False)
+            full = tensors_of(self.full)
+            pairs = ((tensor, full[name], self._segments(name)) for name, tensor in tensors_of(view).items())
+            self._views[signature] = view, [SegmentCopy(*pair) for pair in pairs if pair[2]]
+        view, copies = self._views[signature]
+        for copy in copies:
+            copy.renew()
+        return view.eval() if view.training else view
 
     def carve(self, width: Width) -> nn.Module:
         """The plain network of that width with a copy of its weights, in eval mode, ready to be trained or exported."""
@@ -135,7 +192,7 @@ class Slimmable(nn.Module):
         module = self._build_skeleton(width)
         if not statistics:
             forget_statistics(module)
-        shared = self.slices(width) | self._on_device(statistics or {})
+        shared = self.slices(width) | self._like_weights(statistics or {})
         assign(module, {name: take(tensor) for name, tensor in shared.items()})
         return module
 
@@ -154,7 +211,7 @@ class Slimmable(nn.Module):
         key = self.signature(width), tracking
         if key not in self._skeletons:
             skeleton = self._build_skeleton(width)
-            check_nested(skeleton, self.full, width)
+            check_nested(skeleton, self.full, width, self._segments)
             self._skeletons[key] = skeleton if tracking else forget_statistics(skeleton)
         return self._skeletons[key]
 
@@ -168,14 +225,18 @@ class Slimmable(nn.Module):
         """Whether the network of that width has batch-norm statistics, or needs none."""
         return self.signature(width) in self.statistics or not batch_norms(self.full)
 
-    def set_statistics(self, width: Width, statistics: Statistics) -> None:
+    def set_statistics(self, width: Width, statistics: Statistics | None) -> None:
+        """Keep the batch-norm statistics of that width, or drop them."""
         signature = self.signature(width)
-        self.statistics[signature] = (width, statistics)
+        self.statistics.pop(signature, None)
         self._views.pop(signature, None)
+        if statistics is not None:
+            self.statistics[signature] = (width, statistics)
 
-    def _on_device(self, statistics: Statistics) -> Statistics:
-        device = next(self.full.parameters()).device
-        return {name: tensor.to(device) for name, tensor in statistics.items()}
+    def _like_weights(self, statistics: Statistics) -> Statistics:
+        """On the device and of the type of the weights."""
+        weight = next(self.full.parameters())
+        return {name: tensor.to(weight) for name, tensor in statistics.items()}
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Slimmable:
         self._views.clear()  # moving or converting the weights gives them new storage
@@ -184,73 +245,17 @@ class Slimmable(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_views": {}, "_skeletons": {}}
 
+    def load_plain(self, state: Mapping[str, Tensor]) -> None:
+        """Take the weights of a plain network of width 1: the state dict of a torchvision or timm model.
+
+        Batch-norm statistics in it become the calibration of width 1; all earlier calibration is dropped.
+        """
+        from us3l.storage import load_plain
+
+        load_plain(self, state)
+
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write weights, statistics and description into a folder; see `us3l.load`."""
         from us3l.storage import save
 
         save(self, path, overwrite)
-
-
-def own_copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-
-def leading(tensor: Tensor, shape: torch.Size, segments: Sequence[int] = ()) -> Tensor:
-    """The leading block of that shape; on axes of several segments, the leading blocks of each, side by side.
-
-    >>> leading(torch.arange(6), torch.Size([2])), leading(torch.arange(6), torch.Size([4]), segments=[2])
-    (tensor([0, 1]), tensor([0, 1, 3, 4]))
-    """
-    if tensor.shape == shape:
-        return tensor
-    for axis, parts in enumerate(segments):
-        if parts > 1 and tensor.shape[axis] != shape[axis]:
-            pieces = tensor.unflatten(axis, (parts, -1)).narrow(axis + 1, 0, shape[axis] // parts)
-            tensor = pieces.flatten(axis, axis + 1)
-    return tensor[tuple(slice(n) for n in shape)]
-
-
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, without the batch-norm statistics, which are not shared among widths."""
-    own = {f"{name}.{buffer}" for name, norm in batch_norms(module).items() for buffer in norm._buffers}
-    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    return {name: tensor for name, tensor in tensors.items() if name not in own}
-
-
-def batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
-    return {name: norm for name, norm in module.named_modules() if isinstance(norm, _BatchNorm)}
-
-
-def forget_statistics(module: nn.Module) -> nn.Module:
-    """Make batch norm use the statistics of each batch."""
-    for norm in batch_norms(module).values():
-        norm.track_running_stats = False
-        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-    return module
-
-
-def check_nested(part: nn.Module, full: nn.Module, width: Width) -> None:
-    whole = tensors_of(full)
-    for name, tensor in tensors_of(part).items():
-        if name not in whole:
-            raise UserError(f"the family is not nested: {name!r} exists at width {width} but not at width 1")
-        small, large = tuple(tensor.shape), tuple(whole[name].shape)
-        if len(small) != len(large) or any(s > t for s, t in zip(small, large, strict=True)):
-            raise UserError(
-                f"the family is not nested: {name!r} has shape {small} at width {width}, "
-                f"which is no leading block of its shape {large} at width 1"
-            )
-
-
-def assign(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Put tensors in the place of the module's own, sharing their storage; tied parameters stay tied."""
-    tied: dict[int, nn.Parameter] = {}
-    for name, old in list(module.named_parameters(remove_duplicate=False)):
-        owner, _, leaf = name.rpartition(".")
-        if id(old) not in tied:
-            tied[id(old)] = nn.Parameter(tensors[name], requires_grad=old.requires_grad)
-        module.get_submodule(owner)._parameters[leaf] = tied[id(old)]
-    for name, buffer in list(module.named_buffers()):
-        owner, _, leaf = name.rpartition(".")
-        # Only num_batches_tracked has no source.
-        module.get_submodule(owner)._buffers[leaf] = tensors.get(name, torch.zeros((), dtype=buffer.dtype))

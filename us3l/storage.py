@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from us3l.slimmable import Family, Slimmable, Statistics, batch_norms, tensors_o
 from us3l.width import Width
 
 FORMAT = 1
+NAMED = 4  # tensors that an error names
 
 
 def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
@@ -26,14 +28,15 @@ def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
         raise UserError(f"cannot save to {folder}: it is a file, and a model is a folder")
     if (folder / "model.json").exists() and not overwrite:
         raise UserError(f"{folder} already holds a model: choose another folder, or save(..., overwrite=True)")
-    write_tensors(folder / "weights.safetensors", tensors_of(net.full))
+    write_tensors(folder / "weights.safetensors", net.weights())
     statistics = {
         f"{encode(width)}/{name}": tensor for width, kept in net.statistics.values() for name, tensor in kept.items()
     }
     write_tensors(folder / "statistics.safetensors", statistics)
+    widths = {"switchable": net.switchable} if net.switchable else {"min_width": net.min_width}
     write_json(
         folder / "model.json",
-        {"format": FORMAT, **describe(net.family), "min_width": net.min_width, "metadata": net.metadata},
+        {"format": FORMAT, **describe(net.family), **widths, "metadata": net.metadata},
     )
 
 
@@ -47,19 +50,30 @@ def load(path: str | Path, family: Family | None = None) -> Slimmable:
         raise UserError(f"{folder} has format {description.get('format')}, but this version reads {FORMAT}")
     net = build(folder, description, family)
     weights = read_tensors(folder / "weights.safetensors")
-    own = tensors_of(net.full)
-    check_same(folder / "weights.safetensors", weights, {name: tensor.shape for name, tensor in own.items()})
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(weights[name])
+    check_same(f"{folder / 'weights.safetensors'} does not fit its model.json", weights, shapes_of(net.weights()))
+    copy_weights(weights, net.weights())
     for width, statistics in read_statistics(folder / "statistics.safetensors").items():
-        norms = batch_norms(net.skeleton(width))
-        shapes = {
-            f"{n}.{k}": (norm.num_features,) for n, norm in norms.items() for k in ("running_mean", "running_var")
-        }
-        check_same(folder / "statistics.safetensors", statistics, shapes)
+        message = f"{folder / 'statistics.safetensors'} does not fit its model.json"
+        check_same(message, statistics, statistics_shapes(net, width))
         net.set_statistics(width, statistics)
     return net
+
+
+def load_plain(net: Slimmable, state: Mapping[str, Tensor]) -> None:
+    """See `Slimmable.load_plain`."""
+    found = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
+    statistics = {name: found.pop(name) for name in statistics_shapes(net, 1.0) if name in found}
+    own = tensors_of(net.full)
+    check_same("the state dict does not fit width 1 of this network", found, shapes_of(own))
+    if statistics:
+        check_same("the state dict's batch norms do not fit", statistics, statistics_shapes(net, 1.0))
+    copy_weights(found, own)
+    for number in net.switchable:  # each width's own norms start anew, from those of width 1
+        copy_weights(net.leading(number), net.own_norms(number))
+    for width, _ in list(net.statistics.values()):
+        net.set_statistics(width, None)
+    if statistics:
+        net.set_statistics(1.0, {name: tensor.detach().cpu().clone() for name, tensor in statistics.items()})
 
 
 def describe(family: Family) -> dict[str, Any]:
@@ -72,15 +86,15 @@ def describe(family: Family) -> dict[str, Any]:
 
 def build(folder: Path, description: dict[str, Any], family: Family | None) -> Slimmable:
     try:
-        min_width = float(description["min_width"])
+        widths = {key: description[key] for key in ("min_width", "switchable") if key in description}
         if family is not None:
-            net = Slimmable(family, min_width)
+            net = Slimmable(family, **widths)
         elif description["backbone"] is None:
             raise UserError(
                 f"{folder} holds a network of your own family {description.get('family')!r}: load(path, family=...)"
             )
         else:
-            net = create(description["backbone"], min_width=min_width, **description["options"])
+            net = create(description["backbone"], **widths, **description["options"])
         net.metadata = dict(description["metadata"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"cannot read {folder / 'model.json'}: {type(error).__name__} {error}") from None
@@ -107,11 +121,34 @@ def read_statistics(path: Path) -> dict[Width, Statistics]:
     return found
 
 
-def check_same(path: Path, tensors: dict[str, Tensor], shapes: dict[str, Any]) -> None:
-    for name in shapes.keys() | tensors.keys():
-        expected, found = shapes.get(name), tensors[name].shape if name in tensors else None
-        if expected is None or found is None or tuple(expected) != tuple(found):
-            raise UserError(f"{path} does not fit its model.json: {name} should be {expected}, but is {found}")
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def statistics_shapes(net: Slimmable, width: Width) -> dict[str, tuple[int, ...]]:
+    norms = batch_norms(net.skeleton(width))
+    return {f"{n}.{k}": (norm.num_features,) for n, norm in norms.items() for k in ("running_mean", "running_var")}
+
+
+def check_same(message: str, found: Mapping[str, Tensor], expected: dict[str, tuple[int, ...]]) -> None:
+    """An error that begins with the message and names the tensors that are missing, unexpected or of other shapes."""
+    shapes = shapes_of(found)
+    wrong = [f"missing {name} {shape}" for name, shape in expected.items() if name not in shapes]
+    wrong += [f"unexpected {name} {shape}" for name, shape in shapes.items() if name not in expected]
+    wrong += [
+        f"{name} is {shape} but should be {expected[name]}"
+        for name, shape in shapes.items()
+        if expected.get(name, shape) != shape
+    ]
+    if wrong:
+        more = f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+        raise UserError(f"{message}: {'; '.join(wrong[:NAMED])}{more}")
+
+
+@torch.no_grad()
+def copy_weights(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    for name, tensor in target.items():
+        tensor.copy_(source[name])
 
 
 def encode(width: Width) -> str:

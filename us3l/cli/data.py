@@ -43,4 +43,5 @@ def image_size(net: Slimmable) -> int:
     try:
         return int(net.metadata["preprocessing"]["size"])
     except (KeyError, TypeError, ValueError):
-        return 32 if getattr(net.family, "stem", None) == "cifar" else 224
+        fallback = 32 if getattr(net.family, "stem", None) == "cifar" else 224
+        return getattr(net.family, "image_size", fallback)

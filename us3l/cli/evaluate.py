@@ -33,7 +33,7 @@ class Evaluate:
     all_widths: bool = False
     """Evaluate every distinct width."""
     train_images: int | None = None
-    """Learn the classifiers from only so many labelled images."""
+    """Learn the classifiers from only so many labelled images (default: all, or as many as the run itself used)."""
     floor: bool = True
     """Also evaluate the untrained network."""
 
@@ -62,11 +62,14 @@ def execute(command: Evaluate) -> int:
     for width in widths:
         net.check(width)
     run = Run(command.run)
-    data = command.data or (run.config().data if run.config_file.exists() else None)
+    data, limit = command.data, command.train_images
     if data is None:
-        raise UserError("say which labelled images to use: --data DATA")
+        if not run.config_file.exists():
+            raise UserError("say which labelled images to use: --data DATA")
+        config = run.config()
+        data, limit = config.data, limit or config.recipe.images
     size = image_size(net)
-    train = load_images(console, data, "train", size, command.train_images)
+    train = load_images(console, data, "train", size, limit)
     test = load_images(console, data, "test", size)
     check_labels(train, test)
     with Counting(console, "embedding", images_to_embed(train, test, widths, command.floor)) as counting:

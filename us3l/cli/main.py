@@ -14,6 +14,7 @@ COMMANDS = {
     "pretrain": "train one network once, without labels, for every width",
     "evaluate": "kNN and linear probe at every width asked for",
     "export": "a plain network of one width, as a file",
+    "backbones": "the networks there are, and what they cost",
 }
 
 HELP = f"""us3l {__version__}: pre-train one vision network once, without labels, and run it at any width.

@@ -76,7 +76,7 @@ def untrained(net: Slimmable) -> Slimmable:
     seed = net.metadata.get("training", {}).get("seed", 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Slimmable(net.family, net.min_width).to(next(net.full.parameters()).device)
+        return Slimmable(net.family, net.min_width, net.switchable or None).to(next(net.full.parameters()).device)
 
 
 def check_labels(train: ImageSet, test: ImageSet) -> None:

@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from us3l.errors import UserError
 
 if TYPE_CHECKING:
-    from us3l.slimmable import Slimmable
+    from us3l.slimmable import Family, Slimmable
 
-BACKBONES = ("resnet18", "resnet50")
+# Imported when first used: `us3l pretrain --help` must not wait for torch.
+_HOMES = {
+    "resnet18": ("resnet", "ResNetFamily"),
+    "resnet50": ("resnet", "ResNetFamily"),
+    "mobilenet_v2": ("mobilenet", "MobileNetFamily"),
+    "vit_tiny": ("vit", "ViTFamily"),
+    "vit_small": ("vit", "ViTFamily"),
+}
+BACKBONES = tuple(_HOMES)
 
 
-def create(name: str, *, min_width: float = 0.25, **options: Any) -> Slimmable:
-    """A new slimmable network by name, at random weights.
+def create(
+    name: str, *, min_width: float = 0.25, switchable: Sequence[float] | None = None, **options: Any
+) -> Slimmable:
+    """A new slimmable network by name, at random weights; `switchable` is explained at `Slimmable`.
 
-    Options of the ResNets: `stem` ("imagenet" or "cifar"), `base` (channels of the first stage, 64 in the paper),
-    `num_classes` (0: features, else logits).
+    All take `num_classes` (0: features, else logits) and `base`, with which all channel counts grow (64: the paper's).
+    ResNets and MobileNetV2 take `stem` ("imagenet" or "cifar"); ViTs take `image_size`, `patch`, `heads`, `depth`,
+    `pool` ("cls" or "mean"), `positions` ("sincos" or "learned") and `frozen_patches`.
 
     >>> net = create("resnet18", stem="cifar", base=16)
     >>> len(net.widths) > 10
     True
     """
-    from us3l.families.resnet import ResNetFamily
     from us3l.slimmable import Slimmable
 
-    if name not in BACKBONES:
+    return Slimmable(family(name, **options), min_width, switchable)
+
+
+def family(name: str, **options: Any) -> Family:
+    """A backbone as a function of a width."""
+    if name not in _HOMES:
         close = get_close_matches(name, BACKBONES, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(BACKBONES)}"
         raise UserError(f"unknown backbone {name!r}: {hint}")
+    module, kind = _HOMES[name]
     try:
-        family = ResNetFamily(name, **options)
+        return getattr(import_module(f"us3l.families.{module}"), kind)(name, **options)
     except TypeError as error:
         raise UserError(f"{name} does not take these options: {error}") from None
-    return Slimmable(family, min_width)

@@ -118,10 +118,11 @@ def finish(trainer: Trainer, run: Run, display: Display) -> None:
     recipe, net = trainer.recipe, trainer.learner.net
     chosen = torch.randperm(len(trainer.images), generator=seeded(recipe.seed))[: recipe.calibration]
     images = evaluation_view(trainer.images[chosen.to(trainer.images.device)], recipe.views.size)
-    what = f"collecting batch-norm statistics for all {len(net.widths)} distinct widths"
-    display.say(what)
-    with Counting(display.console, what, len(images) * len(net.widths)) as counting:
-        calibrate(net, images, progress=counting.more)
+    if not net.calibrated(1.0):
+        what = f"collecting batch-norm statistics for all {len(net.widths)} distinct widths"
+        display.say(what)
+        with Counting(display.console, what, len(images) * len(net.widths)) as counting:
+            calibrate(net, images, progress=counting.more)
     net.metadata = {
         "preprocessing": {"size": recipe.views.size, "mean": list(MEAN), "std": list(STD)},
         "training": {"steps": trainer.steps, "images": len(trainer.images), "seed": recipe.seed},

@@ -1,0 +1,59 @@
+"""`us3l backbones`"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from us3l.cli.parse import parse
+
+
+@dataclass(frozen=True)
+class Backbones:
+    """The networks that us3l makes slimmable, with what they cost at some widths.
+
+    MACs are multiply-accumulates of convolutions, linear layers and attention for one image; "with norms" also counts
+    norms and pooling, as the paper does. "networks" are the distinct ones from the narrowest width to 1.
+
+    examples:
+      us3l backbones
+      us3l backbones --size 32 --stem cifar --classes 0
+      us3l backbones --widths 1 0.37
+    """
+
+    size: int = 224
+    """Side of the images, in pixels."""
+    stem: Literal["imagenet", "cifar"] = "imagenet"
+    """First layers; "cifar" is for small images, and gives ViTs patches of 4 pixels instead of 16."""
+    classes: int = 1000
+    """Classes of a classifier at the end (0: features only)."""
+    widths: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25)
+    """Widths to show."""
+
+
+def main(arguments: list[str]) -> int:
+    command = parse(Backbones, "backbones", arguments)
+    import torch
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from us3l.costs import cost
+    from us3l.families import BACKBONES, create
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("backbone", "networks", "width", "params (M)", "MACs (G)", "with norms (G)"):
+        table.add_column(header, justify="left" if header == "backbone" else "right", no_wrap=True)
+    for name in BACKBONES:
+        first = {"image_size": command.size, "patch": 4 if command.stem == "cifar" else 16}
+        options = first if name.startswith("vit") else {"stem": command.stem}
+        with torch.device("meta"):  # shapes are all that costs depend on
+            net = create(name, num_classes=command.classes, **options)
+        for width in command.widths:
+            found = cost(net.skeleton(width), (3, command.size, command.size))
+            labels = (name, str(len(net.widths))) if width == command.widths[0] else ("", "")
+            macs = (f"{count / 1e9:.3f}" for count in (found.macs, found.macs_with_norms))
+            table.add_row(*labels, f"{width:g}x", f"{found.params / 1e6:.2f}", *macs)
+        table.add_section()
+    Console().print(table)
+    return 0

@@ -1,0 +1,79 @@
+"""MobileNetV2 as a function of a width, of torchvision's own blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+from torchvision.models.mobilenetv2 import InvertedResidual  # type: ignore[import-untyped]
+from torchvision.ops import Conv2dNormActivation  # type: ignore[import-untyped]
+
+from us3l.errors import UserError
+from us3l.width import Width, round_channels
+
+# Expansion, channels, blocks, stride at width 1, stage by stage.
+STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+FIRST, LAST = 32, 1280
+
+
+@dataclass(frozen=True)
+class MobileNetFamily:
+    """`family(width)` builds the plain network of that width (a number, or one for each of the seven stages).
+
+    The first convolution follows the first stage; the last one keeps its channels at every width. For CIFAR, the first
+    convolution and the second stage have stride 1.
+    """
+
+    name: str = "mobilenet_v2"
+    stem: Literal["imagenet", "cifar"] = "imagenet"
+    base: int = 64
+    """Twice the channels of the first convolution; all others are in proportion to it."""
+    num_classes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.stem not in ("imagenet", "cifar"):
+            raise UserError(f"unknown stem {self.stem!r}: choose 'imagenet' or 'cifar'")
+        if self.base < 8:
+            raise UserError(f"base={self.base} channels is too few: choose 8 or more (the paper has 64)")
+
+    stages = len(STAGES)
+
+    def signature(self, width: Width) -> tuple[int, ...]:
+        """Channels of the first convolution, of each stage and of the last convolution."""
+        widths = (width,) * self.stages if isinstance(width, int | float) else width
+        scale = self.base / 64
+        stages = (round_channels(w * scale * channels) for w, (_, channels, _, _) in zip(widths, STAGES, strict=True))
+        return round_channels(widths[0] * scale * FIRST), *stages, round_channels(scale * LAST)
+
+    def __call__(self, width: Width) -> MobileNet:
+        return MobileNet(self.signature(width), self.stem == "cifar", self.num_classes)
+
+
+class MobileNet(nn.Module):
+    """Features (N x C) of images (N x 3 x H x W); logits when there are classes."""
+
+    def __init__(self, channels: tuple[int, ...], small: bool, num_classes: int) -> None:
+        super().__init__()
+        inside, *stages, last = channels
+        layers: list[nn.Module] = [Conv2dNormActivation(3, inside, stride=1 if small else 2, activation_layer=nn.ReLU6)]
+        for stage, (outside, (expansion, _, count, stride)) in enumerate(zip(stages, STAGES, strict=True)):
+            for i in range(count):
+                block = InvertedResidual(inside, outside, 1 if i or (small and stage == 1) else stride, expansion)
+                # By the place in the network: torchvision would add shortcuts where channel counts happen to agree.
+                block.use_res_connect = i > 0
+                layers.append(block)
+                inside = outside
+        layers.append(Conv2dNormActivation(inside, last, kernel_size=1, activation_layer=nn.ReLU6))
+        self.features = nn.Sequential(*layers)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(last, num_classes)) if num_classes else nn.Identity()
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.01)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.avgpool(self.features(images)).flatten(1))

@@ -1,0 +1,102 @@
+"""Tensors of plain networks: taking the leading blocks of a wide network's, and putting them into a narrow one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from us3l.errors import UserError
+from us3l.width import Width
+
+
+def own_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def leading(tensor: Tensor, shape: torch.Size, segments: Sequence[int] = ()) -> Tensor:
+    """The leading block of that shape; on axes of several segments, the leading blocks of each, side by side.
+
+    >>> leading(torch.arange(6), torch.Size([2])), leading(torch.arange(6), torch.Size([4]), segments=[2])
+    (tensor([0, 1]), tensor([0, 1, 3, 4]))
+    """
+    if tensor.shape == shape:
+        return tensor
+    for axis, parts in enumerate(segments):
+        if parts > 1 and tensor.shape[axis] != shape[axis]:
+            pieces = tensor.unflatten(axis, (parts, -1)).narrow(axis + 1, 0, shape[axis] // parts)
+            tensor = pieces.flatten(axis, axis + 1)
+    return tensor[tuple(slice(n) for n in shape)]
+
+
+@dataclass
+class SegmentCopy:
+    """What a narrow network has of a wide one's tensor of several segments: a copy, because no view is possible."""
+
+    target: Tensor
+    source: Tensor
+    segments: Sequence[int]
+    version: int = -1
+
+    def renew(self) -> None:
+        """Follow the source, if it was changed since."""
+        if self.version != self.source._version and self.target.shape != self.source.shape:
+            self.target.copy_(leading(self.source, self.target.shape, self.segments).detach())
+        self.version = self.source._version
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, without the batch-norm statistics, which are not shared among widths."""
+    own = {f"{name}.{buffer}" for name, norm in batch_norms(module).items() for buffer in norm._buffers}
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    return {name: tensor for name, tensor in tensors.items() if name not in own}
+
+
+def batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
+    return {name: norm for name, norm in module.named_modules() if isinstance(norm, _BatchNorm)}
+
+
+def forget_statistics(module: nn.Module) -> nn.Module:
+    """Make batch norm use the statistics of each batch."""
+    for norm in batch_norms(module).values():
+        norm.track_running_stats = False
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+    return module
+
+
+def check_nested(
+    part: nn.Module, full: nn.Module, width: Width, segments: Callable[[str], Sequence[int]] = lambda _: ()
+) -> None:
+    whole = tensors_of(full)
+    for name, tensor in tensors_of(part).items():
+        if name not in whole:
+            raise UserError(f"the family is not nested: {name!r} exists at width {width} but not at width 1")
+        small, large = tuple(tensor.shape), tuple(whole[name].shape)
+        if len(small) != len(large) or any(s > t for s, t in zip(small, large, strict=True)):
+            raise UserError(
+                f"the family is not nested: {name!r} has shape {small} at width {width}, "
+                f"which is no leading block of its shape {large} at width 1"
+            )
+        for axis, parts in enumerate(segments(name)):
+            if axis >= len(small) or small[axis] % parts or large[axis] % parts:
+                raise UserError(
+                    f"the family's segments do not fit: {name!r} has shape {small} at width {width} and {large} "
+                    f"at width 1, which {parts} segments on axis {axis} do not divide"
+                )
+
+
+def assign(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put tensors in the place of the module's own, sharing their storage; tied parameters stay tied."""
+    tied: dict[int, nn.Parameter] = {}
+    for name, old in list(module.named_parameters(remove_duplicate=False)):
+        owner, _, leaf = name.rpartition(".")
+        if id(old) not in tied:
+            tied[id(old)] = nn.Parameter(tensors[name], requires_grad=old.requires_grad)
+        module.get_submodule(owner)._parameters[leaf] = tied[id(old)]
+    for name, buffer in list(module.named_buffers()):
+        owner, _, leaf = name.rpartition(".")
+        # Only num_batches_tracked has no source.
+        module.get_submodule(owner)._buffers[leaf] = tensors.get(name, torch.zeros((), dtype=buffer.dtype))
