@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from us3l.cli.parse import parse
+from us3l.cli.parse import parse, program
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,15 @@ def main(arguments: list[str]) -> int:
     if code:
         return code
     evaluate.execute(evaluate.Evaluate(run.folder))
+    us3l = program()
     print(
         f"""
 One network, trained once without labels, ran at nine widths. The picture: {run.folder}/eval/digits.png
 
 What next:
-  us3l export {run.folder} --width 0.5         a plain network of that width, as a file
-  us3l evaluate {run.folder} --all-widths      every distinct width
-  us3l pretrain PHOTOS/ --out runs/mine     your own folder of images, labels not needed
+  {us3l} export {run.folder} --width 0.5         a plain network of that width, as a file
+  {us3l} evaluate {run.folder} --all-widths      every distinct width
+  {us3l} pretrain PHOTOS/ --out runs/mine     your own folder of images, labels not needed
 """
     )
     return 0

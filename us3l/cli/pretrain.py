@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from us3l.cli.parse import parse
+from us3l.cli.parse import parse, program
 from us3l.errors import UserError
 from us3l.training.recipes import Recipe, named
 from us3l.training.run import Machine, Run, RunConfig
@@ -113,6 +113,6 @@ def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
             console,
         )
     except Interrupted as stop:
-        print(f"us3l: {stop}. Go on with: us3l pretrain --out {run.folder} --resume", file=sys.stderr)
+        print(f"us3l: {stop}. Go on with: {program()} pretrain --out {run.folder} --resume", file=sys.stderr)
         return 130
     return 0
