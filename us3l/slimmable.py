@@ -111,6 +111,12 @@ class Slimmable(nn.Module):
         """One width for each distinct network in range, ascending."""
         return list(self._canonical.values())
 
+    def among(self, widths: Sequence[float]) -> list[float]:
+        """Those of some usual widths that this network has, widest first, and its narrowest in any case."""
+        if self.switchable:
+            return list(reversed(self.switchable))
+        return sorted({self.min_width, *(width for width in widths if self.min_width <= width <= 1)}, reverse=True)
+
     def canonical(self, width: float) -> float:
         """The member of `widths` that means the same network."""
         return self._canonical[self.signature(width)]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from us3l.errors import UserError
-from us3l.families import BACKBONES, create
+from us3l.families import BACKBONES, Individual, create
 from us3l.files import read_json, replacing, write_json
 from us3l.slimmable import Family, Slimmable, Statistics, batch_norms, tensors_of
 from us3l.width import Width
@@ -78,6 +78,9 @@ def load_plain(net: Slimmable, state: Mapping[str, Tensor]) -> None:
 
 def describe(family: Family) -> dict[str, Any]:
     """Name and options of a backbone of ours; a user's own family is only named."""
+    if isinstance(family, Individual):
+        known = describe(family.family)
+        return known | {"options": known["options"] | {"individual": family.individual}}
     if getattr(family, "name", None) in BACKBONES:
         options = dict(vars(family))
         return {"backbone": options.pop("name"), "options": options}

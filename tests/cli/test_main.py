@@ -69,6 +69,25 @@ def test_the_demo_tells_what_to_do_next(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "runs/demo-2/model/model.json").exists()
 
 
+def test_a_narrower_range_of_widths(tmp_path, capsys):
+    run = tmp_path / "run"
+    arguments = ["pretrain", "digits", "--out", str(run), "--images", "40", *TINY, "--min-width", "0.6"]
+    assert main([*arguments, "--method", "us-simsiam"]) == 0
+    output = capsys.readouterr().out
+    assert "none of the paper's three guidelines" in output
+    assert "0.6x kNN" in output
+    assert main(["evaluate", str(run), "--no-floor"]) == 0
+    results = json.loads((run / "eval" / "digits.json").read_text())
+    assert [row["width"] for row in results["widths"]] == [1.0, 0.9, 0.8, 0.7, 0.6]
+
+
+def test_the_names_that_pretrain_knows(capsys):
+    assert main(["recipes"]) == 0
+    output = capsys.readouterr().out
+    for name in ("mini", "us-simclr", "app-ablation/1 to /28"):
+        assert name in output
+
+
 def test_settings_of_a_run_are_accepted_back(run, tmp_path):
     again = tmp_path / "again"
     assert main(["pretrain", "digits", "--out", str(again), "--config", str(run / "config.yaml"), "--seed", "0"]) == 0

@@ -28,8 +28,8 @@ class Evaluate:
     """A run's folder, or a model's."""
     data: str | None = None
     """Labelled images (default: those that the run was trained on)."""
-    widths: tuple[float, ...] = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
-    """Widths to evaluate."""
+    widths: tuple[float, ...] | None = None
+    """Widths to evaluate (default: the paper's nine, as far as the network has them)."""
     all_widths: bool = False
     """Evaluate every distinct width."""
     train_images: int | None = None
@@ -46,7 +46,7 @@ def execute(command: Evaluate) -> int:
     from rich.console import Console
 
     from us3l.cli.data import image_size, load_images, load_model
-    from us3l.evaluation.evaluate import check_labels, evaluate, images_to_embed
+    from us3l.evaluation.evaluate import NINE_WIDTHS, check_labels, evaluate, images_to_embed
     from us3l.evaluation.results import to_json
     from us3l.files import write_json
     from us3l.progress import Counting
@@ -56,9 +56,7 @@ def execute(command: Evaluate) -> int:
 
     console = Console()
     net = load_model(command.run)
-    widths = net.widths[::-1] if command.all_widths else list(command.widths)
-    if not widths:
-        raise UserError("give at least one width")
+    widths = net.widths[::-1] if command.all_widths else command.widths or net.among(NINE_WIDTHS)
     for width in widths:
         net.check(width)
     run = Run(command.run)

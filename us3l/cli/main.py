@@ -12,6 +12,7 @@ from us3l.errors import UserError
 COMMANDS = {
     "demo": "the whole journey on a built-in data set, in minutes",
     "pretrain": "train one network once, without labels, for every width",
+    "recipes": "the names of recipes, methods and cases that pretrain knows",
     "evaluate": "kNN and linear probe at every width asked for",
     "export": "a plain network of one width, as a file",
     "backbones": "the networks there are, and what they cost",

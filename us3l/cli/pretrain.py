@@ -26,6 +26,7 @@ class Pretrain:
       us3l pretrain digits --out runs/digits
       us3l pretrain photos/ --out runs/photos --recipe mini --epochs 50 --size 48
       us3l pretrain --out runs/photos --resume
+      us3l pretrain photos/ --out runs/half --method byol --individual 0.5
       us3l pretrain photos/ --out runs/case3 --case app-ablation/3
       us3l pretrain photos/ --out runs/again --config runs/photos/config.yaml
     """
@@ -36,6 +37,8 @@ class Pretrain:
     """The run's folder, made anew."""
     recipe_name: Annotated[str | None, tyro.conf.arg(name="recipe")] = None
     """A named recipe: mini, digits, cifar-resnet18 or cifar-resnet50 (default: digits for digits, else mini)."""
+    method: str | None = None
+    """A named method instead of US3L, such as us-simsiam or byol: see `us3l recipes`."""
     case: str | None = None
     """A case of the paper's ablations, such as app-ablation/23: changes the recipe's objective (and backbone)."""
     config: Path | None = None
@@ -69,7 +72,7 @@ def defaults(arguments: list[str]) -> Pretrain:
     """The values that the rest of the command line changes: of a recipe, of another run, or of the run to resume."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("data", nargs="?", default="digits")
-    for option in ("--recipe", "--case"):
+    for option in ("--recipe", "--method", "--case"):
         parser.add_argument(option)
     for option in ("--config", "--out"):
         parser.add_argument(option, type=Path)
@@ -89,6 +92,10 @@ def defaults(arguments: list[str]) -> Pretrain:
     else:
         name = early.recipe or ("digits" if early.data == "digits" else "mini")
         config = RunConfig(recipe=named(name))
+    if early.method and not early.resume:
+        from us3l.objective.methods import method
+
+        config = replace(config, recipe=config.recipe.with_objective(**method(early.method)))
     if early.case and not early.resume:
         from us3l.paper.cases import case
 

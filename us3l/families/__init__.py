@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from us3l.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from us3l.slimmable import Family, Slimmable
 
 # Imported when first used: `us3l pretrain --help` must not wait for torch.
@@ -23,10 +26,35 @@ _HOMES = {
 BACKBONES = tuple(_HOMES)
 
 
+@dataclass(frozen=True)
+class Individual:
+    """The network of one width of a family, as a family of its own."""
+
+    family: Any
+    individual: float
+
+    @property
+    def name(self) -> str:
+        return self.family.name
+
+    def signature(self, _: float) -> Hashable:
+        return self.family.signature(self.individual)
+
+    def __call__(self, _: float) -> nn.Module:
+        return self.family(self.individual)
+
+
 def create(
-    name: str, *, min_width: float = 0.25, switchable: Sequence[float] | None = None, **options: Any
+    name: str,
+    *,
+    min_width: float = 0.25,
+    switchable: Sequence[float] | None = None,
+    individual: float | None = None,
+    **options: Any,
 ) -> Slimmable:
     """A new slimmable network by name, at random weights; `switchable` is explained at `Slimmable`.
+
+    `individual` makes it the network of that width alone, for comparison: its width 1 is what the others call that.
 
     All take `num_classes` (0: features, else logits) and `base`, with which all channel counts grow (64: the paper's).
     ResNets and MobileNetV2 take `stem` ("imagenet" or "cifar"); ViTs take `image_size`, `patch`, `heads`, `depth`,
@@ -38,7 +66,12 @@ def create(
     """
     from us3l.slimmable import Slimmable
 
-    return Slimmable(family(name, **options), min_width, switchable)
+    plain = family(name, **options)
+    if individual is None:
+        return Slimmable(plain, min_width, switchable)
+    if not 0 < individual <= 1:
+        raise UserError(f"individual={individual} must lie above 0 and at most at 1")
+    return Slimmable(Individual(plain, individual), min_width=1.0)
 
 
 def family(name: str, **options: Any) -> Family:

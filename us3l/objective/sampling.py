@@ -19,6 +19,10 @@ def sample_widths(objective: Objective, min_width: float, step: int, steps: int,
     >>> sample_widths(Objective(), 0.25, step=99, steps=100, seed=0)[:2]
     [1.0, 0.25]
     """
+    if objective.fixed_widths:
+        return sorted(objective.fixed_widths, reverse=True)
+    if min_width == 1:
+        return [1.0]  # an individual network
     # Quarters by exact division rather than in periods of floor(steps / 4): any number of steps is well behaved.
     quarter = PERIODS * step // steps
     if objective.max_first and quarter == 0:
@@ -33,6 +37,8 @@ def sample_widths(objective: Objective, min_width: float, step: int, steps: int,
 
 def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -> float:
     """The narrowest width that sampling has reached: 0.75, 0.5, 0.25 in turn, when it is lowered gradually."""
+    if objective.fixed_widths:
+        return min(objective.fixed_widths)
     if not objective.gradual:
         return min_width
     skipped = 0 if objective.max_first else 1  # the period in which the full network trains alone

@@ -43,6 +43,8 @@ class Objective:
     """Train the full network alone in the first quarter."""
     gradual: bool = True
     """Lower the narrowest width step by step instead of at once."""
+    fixed_widths: tuple[float, ...] | None = None
+    """Run exactly these widths on every batch instead of sampling: the widest is the base (S-Net)."""
     update: Literal["per-batch", "per-width"] = "per-batch"
     """One optimiser step for all widths (the paper's Algorithm 1), or one for each (the authors' code)."""
     groups: int = 8
@@ -68,6 +70,10 @@ class Objective:
                 min(self.hidden, self.predictor, self.dim) > 0
             ),
             f"samples={self.samples} must be at least 1": self.samples >= 1,
+            f"fixed_widths={self.fixed_widths} must be at least one width above 0 and at most 1": (
+                self.fixed_widths is None
+                or (len(self.fixed_widths) > 0 and all(0 < width <= 1 for width in self.fixed_widths))
+            ),
             f"groups={self.groups} must be at least 1": self.groups >= 1,
             f"alpha * groups = {self.alpha * self.groups:g} must not exceed 1, or weights would grow": (
                 self.alpha * self.groups <= 1

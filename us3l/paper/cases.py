@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from us3l.errors import UserError
+from us3l.objective.methods import PLAIN
 from us3l.paper.tables import Row, table
 from us3l.training.recipes import Backbone, Recipe
 
-# What the tables share unless they vary it: the best composition of `app-ablation` (case 23), no strategies yet.
-PLAIN: dict[str, Any] = {"max_first": False, "gradual": False, "alpha": 0.0}
+# PLAIN is what the tables share unless they vary it: the best composition of `app-ablation` (case 23), no strategies.
 DYNAMIC: dict[str, Any] = {"max_first": True, "gradual": True}
 BACKBONES: dict[str, Backbone] = {"R-18": "resnet18", "R-50": "resnet50", "MBv2": "mobilenet_v2"}
 
@@ -25,17 +25,9 @@ class Case:
     backbone: Backbone = "resnet18"
 
     def apply(self, recipe: Recipe) -> Recipe:
-        """The recipe with this case's objective and backbone.
-
-        MSE base losses train at a fifth of the learning rate and five times the weight decay, as the paper's SimSiam
-        and BYOL do beside its InfoNCE methods (`appendix-details`).
-        """
-        objective = replace(recipe.objective, **self.objective)
-        optimiser = recipe.optimiser
-        if objective.base_loss == "mse":
-            optimiser = replace(optimiser, lr=optimiser.lr / 5, weight_decay=optimiser.weight_decay * 5)
-        network = replace(recipe.network, backbone=self.backbone)
-        return replace(recipe, objective=objective, optimiser=optimiser, network=network)
+        """The recipe with this case's objective and backbone."""
+        changed = recipe.with_objective(**self.objective)
+        return replace(changed, network=replace(recipe.network, backbone=self.backbone))
 
 
 def loss_design(row: Row) -> dict[str, Any]:

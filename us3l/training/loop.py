@@ -27,7 +27,7 @@ from us3l.progress import Counting
 from us3l.slimmable import Slimmable
 from us3l.training.checkpoint import load_checkpoint, save_checkpoint
 from us3l.training.display import Display
-from us3l.training.monitor import COLLAPSED, Gauges, Monitor
+from us3l.training.monitor import COLLAPSED, WIDTHS, Gauges, Monitor
 from us3l.training.run import Machine, Run, RunConfig, append_records
 from us3l.training.trainer import Trainer, seeded
 
@@ -77,7 +77,8 @@ def train(
     trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable[[], bool], checkpoint_every: int
 ) -> None:
     recipe, main = trainer.recipe, trainer.fabric.is_global_zero
-    monitor = Monitor(trainer.images, trainer.labels, recipe.views.size) if main else None
+    monitored = trainer.learner.net.among(WIDTHS)
+    monitor = Monitor(trainer.images, trainer.labels, recipe.views.size, monitored) if main else None
     epochs = math.ceil(trainer.steps / trainer.per_epoch)
     waiting: list[tuple[int, list[float], list[Tensor]]] = []  # steps whose losses are still on the device
     started = time.perf_counter()

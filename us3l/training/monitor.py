@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ Gauges = dict[float, dict[str, float]]
 class Monitor:
     """Looks at fixed, plain training images. Labels, where there are any, serve only to be shown to people."""
 
-    def __init__(self, images: Tensor, labels: Tensor | None, size: int, widths: tuple[float, ...] = WIDTHS) -> None:
+    def __init__(self, images: Tensor, labels: Tensor | None, size: int, widths: Sequence[float] = WIDTHS) -> None:
         chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: BANK + QUERIES]
         self.images = evaluation_view(images[chosen], size)
         self.labels = None if labels is None else labels[chosen].to(images.device)

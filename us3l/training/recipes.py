@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal
 
 from us3l.data.spec import Views
 from us3l.errors import UserError
@@ -23,6 +23,10 @@ class Network:
     """Channels of the first stage at width 1 (64 in the paper; 16 makes a network for CPUs)."""
     min_width: float = 0.25
     """The narrowest width."""
+    individual: float | None = None
+    """Train the network of this width alone, as a baseline."""
+    switchable: bool = False
+    """Give each of the --fixed-widths batch-norm weights of its own (S-Net)."""
     patch: int | None = None
     """Side of a ViT's patches in pixels (default: 4 with the stem "cifar", else 16)."""
     heads: int | None = None
@@ -76,6 +80,17 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and value < (2 if name in ("batch_size", "calibration") else 1):
                 raise UserError(f"{name}={value} is too small")
+
+    def with_objective(self, **changes: Any) -> Recipe:
+        """This recipe for another method.
+
+        MSE base losses train at a fifth of the learning rate and five times the weight decay, as the paper's SimSiam
+        and BYOL do beside its InfoNCE methods (`appendix-details`).
+        """
+        objective, optimiser = replace(self.objective, **changes), self.optimiser
+        if (objective.base_loss, self.objective.base_loss) == ("mse", "infonce"):
+            optimiser = replace(optimiser, lr=optimiser.lr / 5, weight_decay=optimiser.weight_decay * 5)
+        return replace(self, objective=objective, optimiser=optimiser)
 
 
 PAPER_CIFAR = Recipe()

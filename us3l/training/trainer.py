@@ -116,7 +116,20 @@ def new_network(recipe: Recipe) -> Slimmable:
         options = patch | options | {"image_size": recipe.views.size, "frozen_patches": network.frozen_patches}
     else:
         options["stem"] = network.stem
-    return create(network.backbone, base=network.base, min_width=network.min_width, **options)
+    switchable = recipe.objective.fixed_widths if network.switchable else None
+    if network.switchable and switchable is None:
+        raise UserError("switchable batch norm needs a list of widths: --fixed-widths")
+    net = create(
+        network.backbone,
+        base=network.base,
+        min_width=network.min_width,
+        switchable=switchable,
+        individual=network.individual,
+        **options,
+    )
+    for width in recipe.objective.fixed_widths or ():
+        net.check(width)
+    return net
 
 
 def seeded(*numbers: int) -> torch.Generator:
