@@ -7,7 +7,14 @@ from us3l.paper.cases import READERS, case, cases
 from us3l.paper.tables import table
 from us3l.training.recipes import MINI, PAPER_CIFAR
 
-COUNTS = {"app-ablation": 28, "app-ablation-sample": 5, "intersect": 4, "app-ablation-reg": 9, "ablation1": 12}
+COUNTS = {
+    "app-ablation": 28,
+    "app-ablation-sample": 5,
+    "intersect": 4,
+    "app-ablation-reg": 9,
+    "app-ablation-reg-for-byol": 6,
+    "ablation1": 12,
+}
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -31,9 +38,16 @@ def test_cases_agree_with_the_tables_own_columns():
 def test_the_same_experiment_in_different_tables_is_the_same_case():
     """The paper repeats rows: their figures are equal, and so must be our settings."""
     best = case("app-ablation/23").apply(MINI)
-    for name in ("app-ablation-sample/2", "intersect/3", "app-ablation-reg/1", "ablation1/1"):
+    for name in (
+        "app-ablation-sample/2",
+        "intersect/3",
+        "app-ablation-reg/1",
+        "app-ablation-reg-for-byol/5",
+        "ablation1/1",
+    ):
         assert case(name).apply(MINI) == best
     assert case("app-ablation-sample/5").apply(MINI) == case("ablation1/2").apply(MINI)
+    assert case("app-ablation-reg-for-byol/6").apply(MINI) == case("app-ablation-reg/3").apply(MINI)
     assert case("app-ablation-reg/3").apply(MINI) == case("ablation1/3").apply(MINI)
     assert case("ablation1/4").apply(MINI) == MINI  # all strategies together are US3L itself
 

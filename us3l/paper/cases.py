@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from us3l.errors import UserError
-from us3l.objective.methods import PLAIN
+from us3l.objective.methods import PLAIN, method
 from us3l.paper.tables import Row, table
 from us3l.training.recipes import Backbone, Recipe
 
@@ -62,6 +62,11 @@ def regulariser(row: Row) -> dict[str, Any]:
     return {**PLAIN, "alpha": float(row["Decay rate alpha"]), **groups}
 
 
+def regulariser_alone(row: Row) -> dict[str, Any]:
+    changes = PLAIN if row["Method"] == "Ours" else method(row["Method"].lower())
+    return changes | ({"alpha": 0.05} if yes(row["Group Regularization"]) else {})
+
+
 def strategies(row: Row) -> dict[str, Any]:
     changes = PLAIN | (DYNAMIC if yes(row["Dynamic Sampling"]) else {})
     return changes | ({"alpha": 0.05} if yes(row["Group Reg."]) else {})
@@ -72,6 +77,7 @@ READERS: dict[str, Callable[[Row], dict[str, Any]]] = {
     "app-ablation-sample": sampling,
     "intersect": sandwich,
     "app-ablation-reg": regulariser,
+    "app-ablation-reg-for-byol": regulariser_alone,
     "ablation1": strategies,
 }
 
