@@ -11,6 +11,7 @@ from PIL import Image
 
 import us3l
 from us3l.cli.main import COMMANDS, main
+from us3l.cli.parse import program
 
 TINY = "--max-steps 4 --batch-size 8 --base 8 --size 8 --calibration 8 --accelerator cpu".split()
 TINY += "--hidden 16 --predictor 16 --dim 8".split()
@@ -198,3 +199,15 @@ def test_the_public_names():
     with pytest.raises(AttributeError, match="nonsense"):
         us3l.nonsense  # noqa: B018
     assert torch.__version__
+
+
+def test_hints_name_the_program_as_it_can_be_called(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(tmp_path / ".venv" / "bin" / "us3l"), "demo"])
+    assert program() == ".venv/bin/us3l"
+    monkeypatch.setattr("sys.argv", ["somewhere/main.py"])
+    assert program() == "us3l"
+    (tmp_path / "us3l").touch(mode=0o755)
+    monkeypatch.setattr("sys.argv", [str(tmp_path / ".venv" / "bin" / "us3l"), "demo"])
+    assert program() == "us3l"

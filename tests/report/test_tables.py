@@ -13,7 +13,8 @@ SLIM = WidthResult(0.921875, 698_372, 34_790_720, 50.0, 61.0, 50.5, 36.0)
 
 
 def text(results, width=80, terminal=False, **options):
-    console = Console(file=io.StringIO(), width=width, force_terminal=terminal)
+    environment = {"TERM": "xterm"}  # whatever the test run's own terminal is
+    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, _environ=environment)
     console.print(results_table(results, **options))
     return console.file.getvalue()
 

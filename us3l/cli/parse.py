@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TypeVar
 
 import tyro
@@ -14,7 +15,9 @@ T = TypeVar("T")
 
 def program() -> str:
     """How the user can call us3l again: by its path when its folder is not searched for commands."""
-    return "us3l" if shutil.which("us3l") or not os.path.exists(sys.argv[0]) else os.path.relpath(sys.argv[0])
+    called = Path(sys.argv[0])
+    searched = shutil.which("us3l") or called.name != "us3l"
+    return "us3l" if searched else os.path.relpath(called)
 
 
 def parse(kind: type[T], command: str, arguments: list[str], default: T | None = None) -> T:
