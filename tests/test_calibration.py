@@ -81,6 +81,15 @@ def test_every_distinct_width_by_default():
     assert all(net.calibrated(width) for width in [*net.widths, 0.37, 0.61])
 
 
+def test_norms_that_keep_no_statistics_are_left_alone():
+    net = us3l.Slimmable(
+        lambda width: nn.Sequential(nn.BatchNorm2d(4, track_running_stats=False), nn.Conv2d(4, round(8 * width), 1))
+    )
+    images = torch.randn(8, 4, 3, 3)
+    us3l.calibrate(net, images, widths=[0.5])
+    torch.testing.assert_close(net.at(0.5)(images), net(images, width=0.5))
+
+
 def test_too_few_images():
     with pytest.raises(us3l.UserError, match="at least two images"):
         us3l.calibrate(mini(), torch.randn(1, 3, 8, 8), widths=[0.5])

@@ -1,6 +1,7 @@
 import copy
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -141,6 +142,21 @@ def test_canonical_widths_name_the_same_network(mini):
         assert canonical in mini.widths
         assert mini.signature(canonical) == mini.signature(width)
         assert mini.skeleton(width) is mini.skeleton(canonical)
+
+
+def test_widths_as_people_give_them(mini):
+    images = torch.randn(4, 3, 8, 8)
+    expected = mini(images, width=0.5)
+    for width in (np.float32(0.5), torch.tensor(0.5), (0.5,) * 4, [0.5] * 4):
+        torch.testing.assert_close(mini(images, width=width), expected)
+    us3l.calibrate(mini, images, widths=[[0.25, 0.5, 0.5, 0.25]])
+    assert mini.calibrated((0.25, 0.5, 0.5, 0.25))
+    assert mini.canonical((0.25, 0.5, 0.5, 0.25)) == (0.25, 0.5, 0.5, 0.25)
+    us3l.calibrate(mini, images, widths=0.5)
+    assert mini.calibrated(0.5)
+    for nonsense in ("wide", None, [None] * 4, {}):
+        with pytest.raises(us3l.UserError, match="is no width"):
+            mini(images, width=nonsense)
 
 
 def own_family(width: float) -> nn.Module:
@@ -299,6 +315,19 @@ def test_norms_of_all_widths_start_from_a_plain_state_dict(switchable):
     state["bn1.bias"] += torch.arange(32)
     switchable.load_plain(state)
     assert torch.equal(switchable.slices(0.5)["bn1.bias"], torch.arange(16.0))
+
+
+def test_families_that_cannot_serve_are_refused():
+    with pytest.raises(us3l.UserError, match="is int"):
+        us3l.Slimmable(lambda _: 5)
+    with pytest.raises(us3l.UserError, match="is ReLU"):
+        us3l.Slimmable(lambda _: nn.ReLU())
+
+    def looks_at_values(width):
+        return nn.Linear(4, int(torch.linspace(0, 8 * width, 2)[-1].item()))
+
+    with pytest.raises(us3l.UserError, match="must not look at the values"):
+        us3l.Slimmable(looks_at_values)(torch.randn(2, 4), width=0.5)
 
 
 def test_a_copy_is_independent(mini):

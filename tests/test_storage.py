@@ -59,6 +59,10 @@ def test_switchable_norms_are_kept(tmp_path):
         assert net.at(width)(images).any()
 
 
+def test_the_folder_of_a_run_will_do(net, saved):
+    assert torch.equal(us3l.load(saved.parent).full.conv1.weight, net.full.conv1.weight)
+
+
 def test_channels_last_weights_are_saved_whole(net, tmp_path):
     net.to(memory_format=torch.channels_last)
     net.save(tmp_path / "model")

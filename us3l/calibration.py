@@ -19,7 +19,7 @@ Images = Tensor | Iterable[Tensor | Sequence[Tensor]]
 def calibrate(
     net: Slimmable,
     images: Images,
-    widths: Iterable[Width] | None = None,
+    widths: Iterable[Width] | float | None = None,
     batch_size: int = 256,
     progress: Callable[[int], None] | None = None,
 ) -> None:
@@ -30,7 +30,9 @@ def calibrate(
     average over these batches, weighted by their sizes. `progress` is called with the number of images each
     time that a network has seen a batch.
     """
-    chosen = list(net.widths if widths is None else widths)
+    if isinstance(widths, int | float):
+        widths = [widths]
+    chosen = [net.check(width) for width in (net.widths if widths is None else widths)]
     if not batch_norms(net.full):
         return
     networks = {width: net.build(width, blank_statistics(net, width), torch.detach).eval() for width in chosen}
@@ -55,8 +57,13 @@ def calibrate(
 
 
 def blank_statistics(net: Slimmable, width: Width) -> Statistics:
-    norms = batch_norms(net.skeleton(width))
-    return {f"{name}.{kind}": torch.zeros(norm.num_features) for name, norm in norms.items() for kind in KINDS}
+    norms = batch_norms(net.skeleton(width, tracking=True))
+    return {
+        f"{name}.{kind}": torch.zeros(norm.num_features)
+        for name, norm in norms.items()
+        for kind in KINDS
+        if norm.track_running_stats
+    }
 
 
 def statistics_of(network: torch.nn.Module) -> Statistics:
@@ -64,6 +71,7 @@ def statistics_of(network: torch.nn.Module) -> Statistics:
         f"{name}.{kind}": getattr(norm, kind).cpu().clone()
         for name, norm in batch_norms(network).items()
         for kind in KINDS
+        if norm.track_running_stats
     }
 
 

@@ -61,7 +61,10 @@ class Slimmable(nn.Module):
             raise UserError(f"min_width={min_width} must lie above 0 and at most at 1")
         self.family = family
         self.min_width = min_width
-        self.full = forget_statistics(family(1.0))
+        full = family(1.0)
+        if not isinstance(full, nn.Module) or not any(True for _ in full.parameters()):
+            raise UserError(f"the family must build networks with parameters, but family(1.0) is {type(full).__name__}")
+        self.full = forget_statistics(full)
         self.statistics: dict[Hashable, tuple[Width, Statistics]] = {}
         self.metadata: dict[str, Any] = {}  # plain values that travel with a saved model, such as its preprocessing
         self._skeletons: dict[tuple[Hashable, bool], nn.Module] = {}
@@ -78,12 +81,17 @@ class Slimmable(nn.Module):
     # Which network a width means
 
     def check(self, width: Width) -> Width:
-        """The width itself, or an error that says what is wrong with it."""
-        for number in (width,) if isinstance(width, int | float) else width:
+        """The width as a number or a tuple of them, or an error that says what is wrong with it."""
+        try:
+            many = isinstance(width, Sequence) and not isinstance(width, str)
+            width = tuple(map(float, width)) if many else float(width)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise UserError(f"{width!r} is no width: give a number, or one for each stage") from None
+        for number in width if isinstance(width, tuple) else (width,):
             if not (math.isfinite(number) and self.min_width <= number <= 1):
                 raise UserError(f"width {number:g} is outside the range of this network, {self.min_width:g} to 1")
         stages = getattr(self.family, "stages", None)
-        if not isinstance(width, int | float) and len(width) != stages:
+        if isinstance(width, tuple) and len(width) != stages:
             needs = f"{stages} numbers" if stages else "a single number"
             raise UserError(f"width {width} has {len(width)} numbers, but this network takes {needs}")
         if self.switchable and width not in self.switchable:
@@ -93,7 +101,7 @@ class Slimmable(nn.Module):
 
     def signature(self, width: Width) -> Hashable:
         """Equal for widths that mean the same network."""
-        self.check(width)
+        width = self.check(width)
         if hasattr(self.family, "signature"):
             return self.family.signature(width)
         if width not in self._shapes:
@@ -119,7 +127,7 @@ class Slimmable(nn.Module):
 
     def canonical(self, width: float) -> float:
         """The member of `widths` that means the same network."""
-        return self._canonical[self.signature(width)]
+        return self._canonical.get(self.signature(width), width)  # widths by stage have no shorter name
 
     # Running a network on the shared weights
 
@@ -157,6 +165,7 @@ class Slimmable(nn.Module):
         return [f"{name}.{kind}" for name, norm in norms.items() for kind, _ in norm.named_parameters()]
 
     def own_norms(self, width: Width) -> dict[str, Tensor]:
+        width = self.check(width)
         if width not in self.switchable[:-1]:
             return {}
         own = self.norms[self.switchable.index(width)]
@@ -222,8 +231,14 @@ class Slimmable(nn.Module):
         return self._skeletons[key]
 
     def _build_skeleton(self, width: Width) -> nn.Module:
-        with torch.device("meta"):
-            return self.family(width)
+        try:
+            with torch.device("meta"):
+                return self.family(self.check(width))
+        except (NotImplementedError, RuntimeError) as error:
+            raise UserError(
+                f"the family cannot build width {width} without memory ({error}): while building, it must not look at "
+                "the values of tensors"
+            ) from None
 
     # State
 

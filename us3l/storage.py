@@ -43,6 +43,8 @@ def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
 def load(path: str | Path, family: Family | None = None) -> Slimmable:
     """Read a model's folder. Only a network of the user's own needs its `family` given again."""
     folder = Path(path)
+    if (folder / "model" / "model.json").is_file():  # a run's folder
+        folder = folder / "model"
     if not (folder / "model.json").is_file():
         raise UserError(f"{folder} holds no model: there is no model.json in it")
     description = read_json(folder / "model.json")

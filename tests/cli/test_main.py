@@ -144,6 +144,11 @@ def test_bad_input_gets_one_clear_line(photos, run, tmp_path, capsys):
     assert before == sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
 
 
+def test_places_that_cannot_be_written(run, capsys):
+    assert "Not a directory" in failing(capsys, "pretrain", "digits", "--out", "/dev/null/run", "--images", 40, *TINY)
+    assert "Not a directory" in failing(capsys, "export", run, "--width", 0.5, "--out", "/dev/null/out")
+
+
 def test_labels_are_needed_to_evaluate(photos, run, tmp_path, capsys):
     flat = tmp_path / "flat"
     flat.mkdir()

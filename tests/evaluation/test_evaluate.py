@@ -78,5 +78,8 @@ def test_what_cannot_be_evaluated(net, digits):
     alike = ImageSet("mine", train.images, torch.zeros(200, dtype=torch.int64), ["a"])
     with pytest.raises(UserError, match="one class only"):
         evaluate(net, alike, test, size=8)
+    fewer = train.subset(torch.nonzero(train.labels < 8)[:, 0])
+    with pytest.raises(UserError, match=r"2 classes of the test images have no training image \(8, 9\)"):
+        evaluate(net, fewer, test, size=8)
     with pytest.raises(UserError, match=r"0\.2 is outside"):
         evaluate(net, train, test, widths=[0.2], size=8)

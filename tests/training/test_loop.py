@@ -167,6 +167,29 @@ def test_mixed_precision(tmp_path):
     assert us3l.load(tmp_path / "run" / "model").full.conv1.weight.dtype == torch.float32
 
 
+def test_a_run_is_not_resumed_on_other_images(tmp_path, monkeypatch):
+    stop_at(monkeypatch, 6)
+    with pytest.raises(loop.Interrupted):
+        pretrain(tmp_path / "run")
+    monkeypatch.undo()
+    for other in (load("digits", "train", limit=70), load("digits", "test", limit=64)):
+        with pytest.raises(UserError, match="images have changed"):
+            pretrain(tmp_path / "run", data=lambda other=other: other, resume=True)
+
+
+def test_what_a_kill_left_half_written_is_removed(tmp_path):
+    run = Run(tmp_path / "run")
+    run.start(CONFIG)
+    (run.checkpoints / ".123.tmp.last.pt").write_bytes(b"half")
+    pretrain(run.folder, resume=True)
+    assert {path.name for path in run.checkpoints.iterdir()} == {"last.pt", "previous.pt"}
+
+
+def test_more_devices_than_a_batch_can_feed(tmp_path):
+    with pytest.raises(UserError, match="a batch of 16 is too small for 100 devices"):
+        pretrain(tmp_path / "run", replace(CONFIG, machine=Machine("cpu", devices=100)))
+
+
 def test_checkpoints_never_run_code(tmp_path):
     class Evil:
         def __reduce__(self):

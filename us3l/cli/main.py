@@ -53,6 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # no such folder, not allowed, disk full
+        print(f"us3l: {error.filename or 'the system says'}: {error.strerror or error}", file=sys.stderr)
+        return 2
 
 
 def run(name: str, arguments: list[str]) -> int:

@@ -73,9 +73,10 @@ def images_to_embed(train: ImageSet, test: ImageSet, widths: Sequence[float], fl
 
 def untrained(net: Slimmable) -> Slimmable:
     """The same network before any training, as its run's seed made it."""
-    seed = net.metadata.get("training", {}).get("seed", 0)
+    training = net.metadata.get("training")
+    seed = training.get("seed") if isinstance(training, dict) else None
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed if isinstance(seed, int) else 0)
         return Slimmable(net.family, net.min_width, net.switchable or None).to(next(net.full.parameters()).device)
 
 
@@ -84,8 +85,12 @@ def check_labels(train: ImageSet, test: ImageSet) -> None:
         if image_set.labels is None:
             raise UserError(
                 f"{image_set.name} has no labels, and accuracy needs them: put the images of each class "
-                "into a sub-folder of its own, or give another --data"
+                "into a sub-folder of its own, at least two of these, or give another --data"
             )
     assert train.labels is not None
     if len(train.labels.unique()) < 2:
         raise UserError(f"{train.name} has one class only: there is nothing to tell apart")
+    assert test.labels is not None
+    if unseen := sorted(set(test.labels.tolist()) - set(train.labels.tolist())):
+        names = ", ".join(test.classes[label] if test.classes else str(label) for label in unseen[:5])
+        raise UserError(f"{len(unseen)} classes of the test images have no training image ({names}): add some")

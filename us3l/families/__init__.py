@@ -69,8 +69,8 @@ def create(
     plain = family(name, **options)
     if individual is None:
         return Slimmable(plain, min_width, switchable)
-    if not 0 < individual <= 1:
-        raise UserError(f"individual={individual} must lie above 0 and at most at 1")
+    if switchable is not None or not 0 < individual <= 1:
+        raise UserError(f"individual={individual} must lie above 0 and at most at 1, and excludes switchable widths")
     return Slimmable(Individual(plain, individual), min_width=1.0)
 
 

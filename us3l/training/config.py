@@ -50,7 +50,10 @@ def build(kind: Any, value: Any, where: str) -> Any:
     if origin is Literal and value in arguments:
         return value
     if origin is tuple and isinstance(value, list | tuple):
-        return tuple(build(arguments[0], item, where) for item in value)
+        kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        if len(kinds) != len(value):
+            raise UserError(f"{where}: expected {len(kinds)} values, got {value!r}")
+        return tuple(build(kind, item, where) for kind, item in zip(kinds, value, strict=True))
     if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             return float(value)  # YAML reads 1e-4 as a string

@@ -6,6 +6,7 @@ import math
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,6 +45,8 @@ def pretrain(
 ) -> Slimmable:
     """Train a slimmable network once on images without labels; its model lies in the run's folder at the end."""
     console = console or Console()
+    if config.recipe.batch_size // config.machine.devices < 2:
+        raise UserError(f"a batch of {config.recipe.batch_size} is too small for {config.machine.devices} devices")
     fabric = make_fabric(config.machine)
     image_set = data()
     trainer = Trainer(config.recipe, image_set, fabric)
@@ -51,6 +54,8 @@ def pretrain(
         run.start(config)
     quiet = console if fabric.is_global_zero else Console(quiet=True)
     if resume:
+        for leftover in run.checkpoints.glob(".*.tmp.*"):  # of a run that was killed while it wrote
+            leftover.unlink(missing_ok=True)
         if any(run.checkpoints.glob("*.pt")):  # else it was stopped before its first checkpoint, and starts over
             state, problems = load_checkpoint(run.checkpoints)
             for problem in problems:
@@ -87,9 +92,10 @@ def train(
         waiting.append((step, widths, trainer.train_step()))
         epoch_ends = trainer.step % trainer.per_epoch == 0 or trainer.step == trainer.steps
         epoch = math.ceil(trainer.step / trainer.per_epoch)
-        stopping = asked_to_stop()
+        fetching = epoch_ends or trainer.step % FETCH_EVERY == 0
+        stopping = all_agree_to_stop(trainer.fabric, asked_to_stop(), fetching)
         losses = ""
-        if epoch_ends or stopping or trainer.step % FETCH_EVERY == 0:
+        if fetching or stopping:
             records = [record(trainer, *item) for item in waiting]
             losses = "loss  " + "  ".join(
                 f"{w:g}x {value:.3f}" for w, value in zip(widths, records[-1]["losses"], strict=True)
@@ -133,6 +139,7 @@ def finish(trainer: Trainer, run: Run, display: Display) -> None:
 
 
 def make_fabric(machine: Machine) -> Fabric:
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")  # slower, not wrong
     # The distillation head gets no gradient while the full network trains alone.
     strategy = DDPStrategy(find_unused_parameters=True) if machine.devices > 1 else "auto"
     try:
@@ -163,6 +170,13 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def all_agree_to_stop(fabric: Fabric, asked: bool, fetching: bool) -> bool:
+    """Whether any process was asked to; several can only stop together, and ask each other when they wait anyway."""
+    if fabric.world_size == 1:
+        return asked
+    return fetching and bool(fabric.all_reduce(torch.tensor(float(asked)), reduce_op="sum"))
 
 
 def step_cost(widths: list[float]) -> float:

@@ -90,11 +90,21 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         return {
             "step": self.step,
+            "data": self.fingerprint(),
             "learner": self.learner.state_dict(),
             "optimiser": self.optimiser.state_dict(),
         }
 
+    def fingerprint(self) -> list[int]:
+        """Of the images: their number and the sum of their pixels."""
+        return [len(self.images), int(self.images.sum(dtype=torch.int64))]
+
     def load_state(self, state: dict[str, Any]) -> None:
+        if state.get("data") != self.fingerprint():
+            raise UserError(
+                f"the images have changed since this run began (now {len(self.images)}): bring back those it was "
+                "started with, or start a new run"
+            )
         try:
             self.learner.load_state_dict(state["learner"])
             self.optimiser.load_state_dict(state["optimiser"])
