@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor, nn
 from torchvision.models.mobilenetv2 import InvertedResidual  # type: ignore[import-untyped]
 from torchvision.ops import Conv2dNormActivation  # type: ignore[import-untyped]
 
-from us3l.errors import UserError
+from us3l.families.resnet import Stem, check_options
 from us3l.width import Width, round_channels
 
 # Expansion, channels, blocks, stride at width 1, stage by stage.
@@ -26,16 +25,13 @@ class MobileNetFamily:
     """
 
     name: str = "mobilenet_v2"
-    stem: Literal["imagenet", "cifar"] = "imagenet"
+    stem: Stem = "imagenet"
     base: int = 64
     """Twice the channels of the first convolution; all others are in proportion to it."""
     num_classes: int = 0
 
     def __post_init__(self) -> None:
-        if self.stem not in ("imagenet", "cifar"):
-            raise UserError(f"unknown stem {self.stem!r}: choose 'imagenet' or 'cifar'")
-        if self.base < 8:
-            raise UserError(f"base={self.base} channels is too few: choose 8 or more (the paper has 64)")
+        check_options(self.stem, self.base)
 
     stages = len(STAGES)
 

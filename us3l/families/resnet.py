@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
@@ -28,10 +28,7 @@ class ResNetFamily:
     num_classes: int = 0
 
     def __post_init__(self) -> None:
-        if self.stem not in ("imagenet", "cifar"):
-            raise UserError(f"unknown stem {self.stem!r}: choose 'imagenet' or 'cifar'")
-        if self.base < 8:
-            raise UserError(f"base={self.base} channels is too few: choose 8 or more (the paper has 64)")
+        check_options(self.stem, self.base)
 
     stages = 4
 
@@ -48,6 +45,13 @@ class ResNetFamily:
 
     def __call__(self, width: Width) -> ResNet:
         return ResNet(self.signature(width), BLOCKS[self.name], self.bottleneck, self.stem, self.num_classes)
+
+
+def check_options(stem: str, base: int) -> None:
+    if stem not in get_args(Stem):
+        raise UserError(f"unknown stem {stem!r}: choose {' or '.join(map(repr, get_args(Stem)))}")
+    if base < 8:
+        raise UserError(f"base={base} channels is too few: choose 8 or more (the paper has 64)")
 
 
 class ResNet(nn.Module):
