@@ -12,6 +12,7 @@ from PIL import Image
 import us3l
 from us3l.cli.main import COMMANDS, main
 from us3l.cli.parse import program
+from us3l.training.run import Run
 
 TINY = "--max-steps 4 --batch-size 8 --base 8 --size 8 --calibration 8 --accelerator cpu".split()
 TINY += "--hidden 16 --predictor 16 --dim 8".split()
@@ -68,6 +69,16 @@ def test_the_demo_tells_what_to_do_next(tmp_path, capsys, monkeypatch):
     assert len(json.loads((tmp_path / "runs/demo/eval/digits.json").read_text())["widths"]) == 9
     assert main(["demo"]) == 0
     assert (tmp_path / "runs/demo-2/model/model.json").exists()
+
+
+def test_the_recipe_follows_the_data_wherever_it_stands(run, photos, tmp_path):
+    assert main(["pretrain", *TINY, "--images", "40", "digits", "--out", str(tmp_path / "run")]) == 0
+    assert main(["pretrain", *TINY, "--images", "40", "--out", str(tmp_path / "default")]) == 0
+    for name in ("run", "default"):
+        assert (tmp_path / name / "config.yaml").read_bytes() == (run / "config.yaml").read_bytes()
+    assert main(["pretrain", *TINY, str(photos), "--out", str(tmp_path / "photos-run")]) == 0
+    assert Run(tmp_path / "photos-run").config().recipe.views.flip == 0.5
+    assert Run(tmp_path / "run").config().recipe.views.flip == 0.0
 
 
 def test_a_narrower_range_of_widths(tmp_path, capsys):

@@ -50,7 +50,9 @@ class Pretrain:
 
 
 def main(arguments: list[str]) -> int:
-    command = parse(Pretrain, "pretrain", arguments, defaults(arguments))
+    command = parse(Pretrain, "pretrain", arguments, defaults(arguments, "mini"))
+    if command.data == "digits":  # which has a recipe of its own
+        command = parse(Pretrain, "pretrain", arguments, defaults(arguments, "digits"))
     if command.out is None:
         raise UserError("say where the run should go: --out RUN")
     run = Run(command.out)
@@ -68,10 +70,12 @@ def main(arguments: list[str]) -> int:
     return execute(config, run, command.resume)
 
 
-def defaults(arguments: list[str]) -> Pretrain:
-    """The values that the rest of the command line changes: of a recipe, of another run, or of the run to resume."""
+def defaults(arguments: list[str], recipe: str) -> Pretrain:
+    """The values that the rest of the command line changes: of another run, of the run to resume, or of a recipe.
+
+    `recipe` is taken where the command line names none.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("data", nargs="?", default="digits")
     for option in ("--recipe", "--method", "--case"):
         parser.add_argument(option)
     for option in ("--config", "--out"):
@@ -90,8 +94,7 @@ def defaults(arguments: list[str]) -> Pretrain:
 
         config = read_config(early.config, RunConfig)
     else:
-        name = early.recipe or ("digits" if early.data == "digits" else "mini")
-        config = RunConfig(recipe=named(name))
+        config = RunConfig(recipe=named(early.recipe or recipe))
     if early.method and not early.resume:
         from us3l.objective.methods import method
 
