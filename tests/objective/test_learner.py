@@ -147,7 +147,8 @@ def compare(ours, steps):
     naive = Naive(ours.learner)
     for _ in range(steps):
         step, widths = ours.step, ours.widths(ours.step)
-        views = two_views(ours.take_batch(), ours.recipe.views, seeded(ours.recipe.seed, step, 1))
+        images = ours.images[ours.take_batch()]
+        views = two_views(images, ours.recipe.views, seeded(ours.recipe.seed, step, 1))
         view1, view2 = (view.double() for view in views)
         per_width = ours.recipe.objective.update == "per-width"
         expected = naive.step(view1, view2, widths, ours.learning_rate(step), per_width)

@@ -1,12 +1,12 @@
+"""Losses against loops written from their formulas, and their gradients against the paper's derivations."""
+
 import math
 
+import pytest
 import torch
+from torch.nn import functional as F
 
-from us3l.objective.losses import info_nce, negative_cosine, nt_xent
-
-
-def unit(rows):
-    return [[x / math.sqrt(sum(v * v for v in row)) for x in row] for row in rows]
+from us3l.objective.losses import info_nce, moco, negative_cosine, nt_xent, seed, soft_cross_entropy, unit
 
 
 def dot(a, b):
@@ -15,7 +15,7 @@ def dot(a, b):
 
 def naive_nt_xent(z, t, temperature):
     """Equation 2 with loops: every sample of either side is an anchor once."""
-    views = unit(z.tolist()), unit(t.tolist())
+    views = z.tolist(), t.tolist()
     count, total = len(z), 0.0
     for side in (0, 1):
         for i in range(count):
@@ -28,56 +28,134 @@ def naive_nt_xent(z, t, temperature):
     return total / (2 * count)
 
 
-def pair(count=5, dim=4, seed=0):
+def random_units(*counts, dim=4, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(count, dim, generator=generator, dtype=torch.float64) for _ in range(2)]
+    return [unit(torch.randn(count, dim, generator=generator, dtype=torch.float64)) for count in counts]
 
 
-def test_nt_xent_equals_the_papers_formula():
-    for seed in range(3):
+def test_nt_xent_equals_equation_2():
+    for number in range(3):
         for temperature in (0.1, 0.5, 1.0):
-            z, t = pair(seed=seed)
+            z, t = random_units(5, 5, seed=number)
             assert abs(nt_xent(z, t, temperature).item() - naive_nt_xent(z, t, temperature)) < 1e-9
 
 
-def test_negative_cosine_equals_its_formula():
-    p, z = pair(7)
-    expected = -sum(dot(a, b) for a, b in zip(unit(p.tolist()), unit(z.tolist()), strict=True)) / 7
-    assert abs(negative_cosine(p, z).item() - expected) < 1e-9
+def test_negative_cosine_equals_equation_6():
+    z, t = random_units(7, 7)
+    assert abs(negative_cosine(z, t).item() + sum(map(dot, z.tolist(), t.tolist())) / 7) < 1e-9
 
 
 def test_info_nce_equals_equation_7():
-    z, t = pair(6)
-    students, targets = unit(z.tolist()), unit(t.tolist())
+    z, t = random_units(6, 6)
     total = 0.0
-    for i, student in enumerate(students):
-        total -= dot(student, targets[i]) / 0.5
-        total += math.log(sum(math.exp(dot(student, target) / 0.5) for target in targets))
+    for i, student in enumerate(z.tolist()):
+        total -= dot(student, t[i].tolist()) / 0.5
+        total += math.log(sum(math.exp(dot(student, target) / 0.5) for target in t.tolist()))
     assert abs(info_nce(z, t, 0.5).item() - total / 6) < 1e-9
 
 
+def test_moco_contrasts_with_the_queue_only():
+    z, t, queue = random_units(6, 6, 9)
+    total = 0.0
+    for query, key in zip(z.tolist(), t.tolist(), strict=True):
+        positive = math.exp(dot(query, key) / 0.2)
+        total -= math.log(positive / (positive + sum(math.exp(dot(query, old) / 0.2) for old in queue.tolist())))
+    assert abs(moco(z, t, queue, 0.2).item() - total / 6) < 1e-9
+
+
+def test_seed_compares_two_distributions_over_the_target_and_the_queue():
+    z, t, queue = random_units(6, 6, 9)
+    total = 0.0
+    for student, teacher in zip(z.tolist(), t.tolist(), strict=True):
+        keys = [teacher, *queue.tolist()]
+        expected = [math.exp(dot(teacher, key) / 0.3) for key in keys]
+        found = [math.exp(dot(student, key) / 0.5) for key in keys]
+        total -= sum(p / sum(expected) * math.log(q / sum(found)) for p, q in zip(expected, found, strict=True))
+    assert abs(seed(z, t, queue, 0.5, 0.3).item() - total / 6) < 1e-9
+
+
+def test_seed_of_a_cold_teacher_is_moco():
+    z, t, queue = random_units(6, 6, 9)
+    assert abs(seed(z, t, queue, 0.5, 1e-4) - moco(z, t, queue, 0.5)) < 1e-9
+
+
+def test_soft_cross_entropy_equals_its_formula():
+    logits, target = torch.randn(2, 5, 3, dtype=torch.float64)
+    total = 0.0
+    for found, wanted in zip(logits.tolist(), target.tolist(), strict=True):
+        p, q = ([math.exp(x) / sum(map(math.exp, row)) for x in row] for row in (wanted, found))
+        total -= sum(a * math.log(b) for a, b in zip(p, q, strict=True))
+    assert abs(soft_cross_entropy(logits, target).item() - total / 5) < 1e-9
+
+
+def gradients(loss, z):
+    """Of each row of z, had it a loss of its own (the losses are means over rows)."""
+    z = z.clone().requires_grad_()
+    return len(z) * torch.autograd.grad(loss(z), z)[0]
+
+
 def test_gradients_of_lemma_1():
-    """With unit outputs and no normalisation in the way: -t for MSE, -t + sum_j P_j t_j for InfoNCE."""
-    z, t = (torch.nn.functional.normalize(x, dim=1) for x in pair(6))
-    z.requires_grad_()
-    tangent = torch.eye(4, dtype=z.dtype) - z[0].outer(z[0])  # of the unit sphere, on which outputs move
-    (gradient,) = torch.autograd.grad(negative_cosine(z, t), z)
-    torch.testing.assert_close(6 * gradient[0], -tangent @ t[0])
-    (gradient,) = torch.autograd.grad(info_nce(z, t, 1.0), z)
-    shares = (z[0] @ t.T).softmax(0)
-    torch.testing.assert_close(6 * gradient[0], tangent @ (-t[0] + shares @ t))
+    z, t = random_units(6, 6)
+    torch.testing.assert_close(gradients(lambda z: negative_cosine(z, t), z), -t)
+    shares = (z @ t.T).softmax(dim=1)
+    torch.testing.assert_close(gradients(lambda z: info_nce(z, t, 1.0), z), -t + shares @ t)
+
+
+def test_gradient_of_lemma_2():
+    z, classes = random_units(6, 3)
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    shares = (z @ classes.T).softmax(dim=1)
+    found = gradients(lambda z: F.cross_entropy(z @ classes.T, labels), z)
+    torch.testing.assert_close(found, -classes[labels] + shares @ classes)
+
+
+def rotation(dim):
+    """A random orthogonal matrix."""
+    return torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))[0]
+
+
+def test_equations_9_and_10_all_outputs_rotated_by_one_matrix():
+    z, t = random_units(16, 16, dim=8)
+    w, identity = rotation(8), torch.eye(8, dtype=torch.float64)
+    mse = gradients(lambda z: negative_cosine(z, t @ w.T), z @ w.T) - gradients(lambda z: negative_cosine(z, t), z)
+    torch.testing.assert_close(mse, t @ (identity - w).T)
+    nce = gradients(lambda z: info_nce(z, t @ w.T, 1.0), z @ w.T) - gradients(lambda z: info_nce(z, t, 1.0), z)
+    shares = (z @ t.T).softmax(dim=1)
+    torch.testing.assert_close(nce, (t - shares @ t) @ (identity - w).T)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.2])
+def test_when_student_and_teacher_agree_info_nce_changes_less(temperature):
+    """The closer P_i is to 1, the smaller its difference; at P_i = 1 it vanishes. Temperatures scale gradients."""
+    (t,) = random_units(16, dim=8)
+    w = rotation(8)
+
+    def difference(loss):
+        return (gradients(loss(t @ w.T), t @ w.T) - gradients(loss(t), t)).norm(dim=1)
+
+    mse = difference(lambda t: lambda z: negative_cosine(z, t))
+    nce = temperature * difference(lambda t: lambda z: info_nce(z, t, temperature))
+    assert (nce < mse).all()
+    assert nce.mean() < (0.95 if temperature == 1.0 else 0.6) * mse.mean()
 
 
 def test_gradients_by_finite_differences():
-    z, t = pair()
+    z, t, queue = random_units(5, 5, 7)
     z.requires_grad_()
-    assert torch.autograd.gradcheck(lambda a: nt_xent(a, t, 0.5), z)
-    assert torch.autograd.gradcheck(lambda a: info_nce(a, t, 0.5), z)
-    assert torch.autograd.gradcheck(lambda a: negative_cosine(a, t), z)
+    losses = [
+        lambda z: nt_xent(unit(z), t, 0.5),
+        lambda z: info_nce(unit(z), t, 0.5),
+        lambda z: negative_cosine(unit(z), t),
+        lambda z: moco(unit(z), t, queue, 0.5),
+        lambda z: seed(unit(z), t, queue, 0.5, 0.1),
+        lambda z: soft_cross_entropy(z, t),
+    ]
+    for loss in losses:
+        assert torch.autograd.gradcheck(loss, z)
 
 
-def test_losses_ignore_scale_and_are_not_computed_in_half_precision():
-    z, t = pair()
-    torch.testing.assert_close(nt_xent(z * 7, t / 3, 0.5), nt_xent(z, t, 0.5))
-    assert nt_xent(z.bfloat16(), t.bfloat16(), 0.5).dtype == torch.float32
-    assert negative_cosine(z.bfloat16(), t.bfloat16()).dtype == torch.float32
+def test_units_are_not_computed_in_half_precision():
+    z = torch.randn(3, 4)
+    assert unit(z.bfloat16()).dtype == torch.float32
+    torch.testing.assert_close(unit(7 * z), unit(z))
+    torch.testing.assert_close(unit(z).norm(dim=1), torch.ones(3))

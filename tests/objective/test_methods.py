@@ -7,11 +7,14 @@ from lightning_fabric import Fabric
 import us3l
 from us3l.data.sources import ImageSet, load
 from us3l.errors import UserError
+from us3l.objective.heads import projector
 from us3l.objective.methods import METHODS, method
 from us3l.objective.sampling import lower_bound, sample_widths
 from us3l.objective.spec import Objective
 from us3l.paper.cases import case
+from us3l.storage import read_tensors
 from us3l.training.recipes import MINI, Network, Recipe
+from us3l.training.teacher import read_projector, save_projector
 from us3l.training.trainer import Trainer
 
 TINY = replace(
@@ -38,7 +41,7 @@ def trainer(recipe: Recipe, images: ImageSet) -> Trainer:
     [("us-simclr", "app-ablation/24"), ("us-simsiam", "app-ablation/3"), ("us-byol", "app-ablation/7")],
 )
 def test_us_net_baselines_are_rows_of_the_ablation_with_four_widths(name, row):
-    recipe = MINI.with_objective(**method(name))
+    recipe = MINI.with_method(name)
     assert recipe.objective.samples == 4
     assert recipe.with_objective(samples=3) == case(row).apply(MINI)
 
@@ -46,21 +49,40 @@ def test_us_net_baselines_are_rows_of_the_ablation_with_four_widths(name, row):
 def test_us3l_on_byol_is_the_best_mse_row_with_the_strategies():
     strategies = {"max_first": True, "gradual": True, "alpha": 0.05}
     expected = case("app-ablation/8").apply(MINI).with_objective(**strategies)
-    assert MINI.with_objective(**method("us3l-byol")) == expected
-    assert MINI.with_objective(**method("us3l")) == MINI
+    assert MINI.with_method("us3l-byol") == expected
+    assert MINI.with_method("us3l") == MINI
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory) -> str:
+    """A model of another backbone, with a projector, for SEED."""
+    folder = tmp_path_factory.mktemp("teacher")
+    torch.manual_seed(0)
+    net = us3l.create("mobilenet_v2", stem="cifar", base=8)
+    us3l.calibrate(net, torch.randn(32, 3, 8, 8), widths=[1.0])
+    net.save(folder / "model")
+    save_projector(folder, projector(160, 16, 12), torch.randn(64, 160))
+    return str(folder)
+
+
+WIDTHS_A_BATCH = dict.fromkeys(METHODS, 1)
+WIDTHS_A_BATCH |= {"us3l": 3, "us3l-byol": 3, "us3l-mocov3": 3}
+WIDTHS_A_BATCH |= {name: 4 for name in METHODS if name.startswith(("us-", "s-net"))}
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_trains_and_resumes_exactly(name, digits):
-    recipe = TINY.with_objective(**method(name))
+def test_every_method_trains_what_it_should_and_resumes_exactly(name, digits, pretrained):
+    recipe = replace(TINY.with_method(name), teacher=pretrained)
     whole = trainer(recipe, digits)
-    before = {key: p.detach().clone() for key, p in whole.learner.named_parameters()}
+    before = {key: tensor.clone() for key, tensor in whole.learner.state_dict().items()}
     for _ in range(4):
         losses = whole.train_step()
-    expected = {"us3l": 3, "us3l-byol": 3, "us-simclr": 4, "us-simsiam": 4, "us-byol": 4}
-    assert len(losses) == expected.get(name, 1)
+    assert len(losses) == WIDTHS_A_BATCH[name]
     assert all(loss.isfinite() for loss in losses)
-    assert not {key for key, p in whole.learner.named_parameters() if torch.equal(before[key], p)}
+    same = {key for key, tensor in whole.learner.state_dict().items() if torch.equal(before[key], tensor)}
+    frozen = {key for key in before if key.startswith("teacher.")} if name.startswith("seed") else set()
+    assert same == frozen
+    assert all(p.grad is None for key, p in whole.learner.named_parameters() if key.startswith("teacher."))
 
     half = trainer(recipe, digits)
     half.train_step()
@@ -70,12 +92,60 @@ def test_every_method_trains_and_resumes_exactly(name, digits):
     resumed.load_state(state)
     resumed.train_step()
     resumed.train_step()
-    for one, other in zip(whole.learner.parameters(), resumed.learner.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for key, tensor in whole.learner.state_dict().items():
+        assert torch.equal(tensor, resumed.learner.state_dict()[key]), key
+
+
+def test_methods_do_not_depend_on_what_the_recipe_was_before():
+    for name in METHODS:
+        once = MINI.with_method(name)
+        again = MINI.with_method("us3l-mocov3").with_method("s-net").with_method(name)
+        changing = {"temperature": once.objective.temperature}  # a recipe's, which MoCo v3 brings along
+        assert replace(again.objective, **changing) == once.objective
+        assert again.network == once.network
+        assert (again.optimiser, again.epochs) == (once.optimiser, pytest.approx(once.epochs, abs=1))
+
+
+def test_a_frozen_teacher_is_the_pretrained_network_with_its_projector(digits, pretrained):
+    ours = trainer(replace(TINY.with_method("seed-mse"), teacher=pretrained), digits)
+    assert ours.learner.projector[-1].out_features == 12  # as long as the teacher's embeddings
+    images = torch.randn(6, 3, 8, 8)
+    features = us3l.load(pretrained).at(1.0)(images)
+    (taught,) = ours.learner.teach((images,))
+    torch.testing.assert_close(taught, ours.learner.teacher[1](features), rtol=1e-3, atol=1e-4)
+    one_by_one = torch.cat([ours.learner.teach((images[i : i + 1],))[0] for i in range(6)])
+    torch.testing.assert_close(taught, one_by_one, rtol=1e-3, atol=1e-4)  # fixed statistics: no image depends on others
+    ours.learner.train()
+    assert not ours.learner.teacher.training
+
+
+def test_a_projector_keeps_the_statistics_of_its_features(tmp_path):
+    torch.manual_seed(0)
+    head, features = projector(10, 8, 6, final_norm=True), torch.randn(50, 10)
+    expected = head(features)
+    save_projector(tmp_path, head, features)
+    loaded = read_projector(read_tensors(tmp_path / "projector.safetensors"), "it").eval()
+    # Batch norm divides by the biased variance while it trains, and keeps the unbiased one.
+    torch.testing.assert_close(loaded(features), expected, rtol=0.05, atol=0.05)
+    bad = read_tensors(tmp_path / "projector.safetensors") | {"3.bias": torch.zeros(3)}
+    with pytest.raises(UserError, match="it does not hold a projector"):
+        read_projector(bad, "it")
+
+
+def test_supervised_methods_need_labels(digits):
+    with pytest.raises(UserError, match="no labels"):
+        trainer(TINY.with_method("us-net"), replace(digits, labels=None, classes=None))
+
+
+def test_self_supervised_steps_never_see_labels(digits):
+    shuffled = replace(digits, labels=digits.labels.flip(0))
+    for name, equal in (("us3l", True), ("us-net", False)):
+        one, other = (trainer(TINY.with_method(name), images) for images in (digits, shuffled))
+        assert torch.equal(torch.stack(one.train_step()), torch.stack(other.train_step())) == equal
 
 
 def test_an_individual_network_is_that_width_with_weights_of_its_own(digits, tmp_path):
-    recipe = replace(TINY.with_objective(**method("byol")), network=Network(base=16, individual=0.37))
+    recipe = replace(TINY.with_method("byol"), network=Network(base=16, individual=0.37))
     ours = trainer(recipe, digits)
     net = ours.learner.net
     whole = us3l.create("resnet18", stem="cifar", base=16)

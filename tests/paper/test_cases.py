@@ -5,7 +5,7 @@ from us3l.objective.sampling import sample_widths
 from us3l.objective.spec import Objective, warning
 from us3l.paper.cases import READERS, case, cases
 from us3l.paper.tables import table
-from us3l.training.recipes import MINI, PAPER_CIFAR
+from us3l.training.recipes import CIFAR, MINI
 
 COUNTS = {
     "app-ablation": 28,
@@ -53,9 +53,9 @@ def test_the_same_experiment_in_different_tables_is_the_same_case():
 
 
 def test_mse_methods_have_the_papers_learning_rate_and_decay():
-    simsiam = case("app-ablation/3").apply(PAPER_CIFAR).optimiser
+    simsiam = case("app-ablation/3").apply(CIFAR).optimiser
     assert (simsiam.lr, simsiam.weight_decay) == pytest.approx((0.1, 5e-4))
-    assert case("app-ablation/24").apply(PAPER_CIFAR).optimiser == PAPER_CIFAR.optimiser
+    assert case("app-ablation/24").apply(CIFAR).optimiser == CIFAR.optimiser
 
 
 def test_the_guidelines_predict_the_worst_rows():

@@ -1,10 +1,13 @@
-import torch
+from dataclasses import replace
 
-import us3l
+import torch
+from lightning_fabric import Fabric
+
 from us3l.data.sources import load
-from us3l.objective.learner import Learner
-from us3l.objective.spec import Objective
-from us3l.training.monitor import Monitor, spread
+from us3l.objective.losses import unit
+from us3l.training.monitor import Monitor, change, spread, turn
+from us3l.training.recipes import MINI, Network
+from us3l.training.trainer import Trainer
 
 
 def test_spread_is_one_for_even_directions_and_zero_for_collapse():
@@ -16,16 +19,90 @@ def test_spread_is_one_for_even_directions_and_zero_for_collapse():
     assert spread(nearly) < 0.01
 
 
+RECIPE = replace(
+    MINI,
+    network=Network(base=8),
+    objective=replace(MINI.objective, hidden=16, predictor=16, dim=8),
+    views=replace(MINI.views, size=8),
+    batch_size=16,
+    max_steps=8,
+)
+
+
+def trainer(images, recipe=RECIPE):
+    return Trainer(recipe, images, Fabric(accelerator="cpu"))
+
+
 def test_gauges_of_each_width():
-    torch.manual_seed(0)
-    learner = Learner(us3l.create("resnet18", stem="cifar", base=8), Objective(hidden=16, predictor=16, dim=8), 8)
     digits = load("digits", limit=300)
-    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
-    monitor = Monitor(digits.images, digits.labels, 8, widths=(1.0, 0.5))
-    gauges = monitor.measure(learner)
-    assert gauges.keys() == {1.0, 0.5}
-    assert all(30 < values["knn"] <= 100 and 0.1 < values["spread"] < 1.5 for values in gauges.values())
-    assert gauges == monitor.measure(learner)
-    assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
-    unlabelled = Monitor(digits.images, None, 8, widths=(0.5,)).measure(learner)
+    ours = trainer(digits)
+    before = {name: tensor.clone() for name, tensor in ours.learner.state_dict().items()}
+    monitor = Monitor(ours)
+    gauges = monitor.measure()
+    assert gauges.keys() == {1.0, 0.75, 0.5, 0.25}
+    assert all(20 < values["knn"] <= 100 and 0.1 < values["spread"] < 1.5 for values in gauges.values())
+    again = monitor.measure()
+    assert all(again[width]["knn"] == values["knn"] for width, values in gauges.items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in ours.learner.state_dict().items())
+    unlabelled = Monitor(trainer(replace(digits, labels=None, classes=None))).measure()
     assert unlabelled[0.5].keys() == {"spread"}
+
+
+def test_consistency_is_measured_from_the_second_time_on_and_after_a_resume():
+    ours = trainer(load("digits", limit=300))
+    monitor = Monitor(ours)
+    assert not any("turn" in values for values in monitor.measure().values())
+    # Nothing was trained and the views are those of the same step: guidance is as before.
+    assert all(values["turn"] == values["change"] == 0 for width, values in monitor.measure().items() if width < 1)
+    state = monitor.state()
+    ours.train_step()
+    gauges = monitor.measure()
+    assert "turn" not in gauges[1.0]
+    assert all(0 < gauges[width]["turn"] < 1.5 and 0 < gauges[width]["change"] <= 2 for width in (0.75, 0.5, 0.25))
+    resumed = Monitor(ours)
+    resumed.load_state(state)
+    assert resumed.measure() == gauges
+
+
+def test_networks_alone_have_no_sub_networks_to_guide():
+    monitor = Monitor(trainer(load("digits", limit=300), RECIPE.with_method("byol")))
+    monitor.measure()
+    assert all("turn" not in values for values in monitor.measure().values())
+
+
+def naive_turn(before, now):
+    count = now.shape[1]
+    pairs = {True: [], False: []}
+    for v in range(len(now)):
+        for i in range(count):
+            for j in range(count):
+                pairs[i == j].append((now[v, i] - before[v, j]).square().sum().item())
+    return (sum(pairs[True]) / len(pairs[True])) / (sum(pairs[False]) / len(pairs[False]))
+
+
+def test_turn_compares_an_image_with_itself_and_with_others():
+    before, now = torch.randn(2, 2, 6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert abs(turn(before, now) - naive_turn(before, now)) < 1e-9
+    assert turn(before, before) == 0
+    collapsed = torch.ones(2, 200, 3) + 1e-3 * torch.randn(2, 200, 3)
+    assert abs(turn(collapsed, torch.ones(2, 200, 3) + 1e-3 * torch.randn(2, 200, 3)) - 1) < 0.2
+
+
+def test_change_under_a_rotation_is_what_equation_9_says():
+    targets = unit(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)))
+    w = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(1)))[0]
+    expected = ((torch.eye(3) - w) @ targets.T).norm(dim=0).mean()
+    assert abs(change(-targets[None], -(targets @ w.T)[None]) - expected) < 1e-5
+
+
+def test_guidance_is_the_gradient_of_lemma_1():
+    ours = trainer(load("digits", limit=64))
+    views = ours.make_views(torch.arange(10), torch.Generator().manual_seed(0))
+    targets = [unit(target) for target in ours.learner.teach(views)]
+    torch.testing.assert_close(ours.learner.guidance(views, 0.5), -torch.stack([targets[1], targets[0]]))
+    nce = trainer(load("digits", limit=64), RECIPE.with_method("us-simclr"))
+    found = nce.learner.guidance(views, 0.5)
+    with torch.no_grad():
+        base, sub = ([unit(z) for z in nce.learner.embed(views, width)] for width in (1.0, 0.5))
+    shares = (sub[0] @ base[1].T / nce.recipe.objective.temperature).softmax(dim=1)
+    torch.testing.assert_close(found[0], -base[1] + shares @ base[1], rtol=1e-4, atol=1e-5)

@@ -96,9 +96,7 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
     else:
         config = RunConfig(recipe=named(early.recipe or recipe))
     if early.method and not early.resume:
-        from us3l.objective.methods import method
-
-        config = replace(config, recipe=config.recipe.with_objective(**method(early.method)))
+        config = replace(config, recipe=config.recipe.with_method(early.method))
     if early.case and not early.resume:
         from us3l.paper.cases import case
 

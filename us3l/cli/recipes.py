@@ -34,8 +34,8 @@ def main(arguments: list[str]) -> int:
             f"{recipe.epochs} epochs, lr {recipe.optimiser.lr:g}"
         )
         table.add_row("--recipe", name, f"{text}: {settings}")
-    for name, (_, text) in METHODS.items():
-        table.add_row("--method", name, text)
+    for name, chosen in METHODS.items():
+        table.add_row("--method", name, chosen.about)
     for name in READERS:
         table.add_row("--case", f"{name}/1 to /{len(cases(name))}", "rows of the paper's table of that label")
     Console().print(table)

@@ -1,7 +1,8 @@
-"""Heads: small MLPs between the network and the losses. They are not deployed."""
+"""Heads: what stands between the network and the losses. They are not deployed."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,7 +14,7 @@ class LeadingLinear(nn.Linear):
         return F.linear(x, self.weight[:, : x.shape[-1]], self.bias)
 
 
-def projector(features: int, hidden: int, dim: int) -> nn.Sequential:
+def projector(features: int, hidden: int, dim: int, final_norm: bool = False) -> nn.Sequential:
     """Features to embedding. Its first layer's input follows the width; all else is one for all widths."""
     return nn.Sequential(
         LeadingLinear(features, hidden),
@@ -21,14 +22,45 @@ def projector(features: int, hidden: int, dim: int) -> nn.Sequential:
         nn.Linear(hidden, hidden),
         *norm_and_relu(hidden),
         nn.Linear(hidden, dim),
+        *([norm(dim, affine=False)] if final_norm else []),
     )
 
 
-def predictor(dim: int, hidden: int) -> nn.Sequential:
+def predictor(dim: int, hidden: int, final_norm: bool = False) -> nn.Sequential:
     """Embedding to embedding: the paper's h, of the MSE base loss, and g, through which sub-networks imitate."""
-    return nn.Sequential(nn.Linear(dim, hidden, bias=False), *norm_and_relu(hidden), nn.Linear(hidden, dim))
+    return nn.Sequential(
+        nn.Linear(dim, hidden, bias=False),
+        *norm_and_relu(hidden),
+        nn.Linear(hidden, dim),
+        *([norm(dim, affine=False)] if final_norm else []),
+    )
 
 
 def norm_and_relu(channels: int) -> tuple[nn.Module, nn.Module]:
+    return norm(channels), nn.ReLU(inplace=True)
+
+
+def norm(channels: int, affine: bool = True) -> nn.BatchNorm1d:
     # Every width has statistics of its own, so none are kept.
-    return nn.BatchNorm1d(channels, track_running_stats=False), nn.ReLU(inplace=True)
+    return nn.BatchNorm1d(channels, affine=affine, track_running_stats=False)
+
+
+class Queue(nn.Module):
+    """The latest targets: a ring of unit vectors, random at first, that belongs to the state of a run."""
+
+    rows: Tensor
+    place: Tensor
+
+    def __init__(self, length: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", F.normalize(torch.randn(length, dim), dim=1))
+        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def push(self, new: Tensor) -> None:
+        """Put new rows in the place of the oldest ones."""
+        length = len(self.rows)
+        new = new[-length:]
+        places = (self.place + torch.arange(len(new), device=new.device)) % length
+        self.rows[places] = new.to(self.rows)
+        self.place.add_(len(new)).remainder_(length)

@@ -1,29 +1,41 @@
-"""One step of a method: the losses of all widths on two views of a batch."""
+"""One step of a method: the losses of all widths on the views of a batch."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from us3l.objective.heads import predictor, projector
-from us3l.objective.losses import info_nce, negative_cosine, nt_xent
+from us3l.objective.heads import LeadingLinear, Queue, predictor, projector
+from us3l.objective.losses import (
+    at_least_float32,
+    info_nce,
+    moco,
+    negative_cosine,
+    nt_xent,
+    seed,
+    soft_cross_entropy,
+    unit,
+)
 from us3l.objective.spec import Objective
 from us3l.slimmable import Slimmable
 
-Pair = tuple[Tensor, Tensor]
-"""Something of each of the two views."""
+PerView = tuple[Tensor, ...]
+"""Something of each view of a batch, of which there are one or two."""
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Targets(NamedTuple):
-    """What networks are compared with: detached embeddings of both views."""
+    """What networks are compared with: detached embeddings of the views."""
 
-    teacher: Pair | None
-    base: Pair | None
+    teacher: PerView | None
+    base: PerView | None
 
 
 class Losses(NamedTuple):
@@ -35,85 +47,179 @@ class Losses(NamedTuple):
 
 
 class Learner(nn.Module):
-    """The network with all that pre-training adds to it: projector, heads, momentum teacher.
+    """The network with all that pre-training adds to it: projector, heads, teacher, queue.
 
-    In the paper's letters: `f` is the network followed by the projector, `z` its output, `h` the predictor of the MSE
-    base loss, `g` the sub-networks' own head.
+    In the paper's letters: `f` is the network followed by the projector, `z` its output, `h` the predictor of the base
+    loss, `g` the sub-networks' own head. With cross-entropy the projector is a classifier of `classes`.
+    `frozen` is the pretrained teacher of SEED: any module from images to embeddings.
     """
 
-    def __init__(self, net: Slimmable, objective: Objective, image_size: int) -> None:
+    def __init__(
+        self, net: Slimmable, objective: Objective, image_size: int, classes: int = 0, frozen: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.objective = objective
         self.net = net
-        self.projector = projector(feature_dim(net, image_size), objective.hidden, objective.dim)
-        self.h = predictor(objective.dim, objective.predictor) if objective.base_loss == "mse" else nn.Identity()
-        self.g = predictor(objective.dim, objective.predictor) if objective.head == "new" else nn.Identity()
-        self.teacher: nn.Module | None = None
+        features = feature_dim(net, image_size)
+        dim = objective.dim if frozen is None else embedding_dim(frozen, image_size)
+        if objective.supervised:
+            dim = classes
+            self.projector: nn.Module = LeadingLinear(features, classes)
+        else:
+            self.projector = projector(features, objective.hidden, dim, objective.final_norm)
+        head = partial(predictor, dim, objective.predictor, objective.final_norm)
+        self.h = head() if objective.predicts else nn.Identity()
+        self.g = head() if objective.head == "new" else nn.Identity()
+        self.queue = Queue(objective.queue, dim) if objective.queues else None
+        self.teacher = frozen
         if objective.momentum_base or objective.momentum_sub:
-            self.teacher = nn.Sequential(copy.deepcopy(net.full), copy.deepcopy(self.projector)).requires_grad_(False)
-
-    def encoder(self, width: float) -> Callable[[Tensor], Tensor]:
-        """`f` at a width."""
-        network = self.net.bind(width)
-        return lambda images: self.projector(network(images))
-
-    @torch.no_grad()
-    def update_teacher(self) -> None:
-        """Move the teacher towards the network: once a batch, before the step."""
+            self.teacher = nn.Sequential(copy.deepcopy(net.full), copy.deepcopy(self.projector))
         if self.teacher is not None:
-            student: list[Tensor] = [*self.net.full.parameters(), *self.projector.parameters()]
-            torch._foreach_lerp_([*self.teacher.parameters()], student, 1 - self.objective.teacher_momentum)
+            self.teacher.requires_grad_(False)
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.teacher is not None and self.objective.frozen_teacher:
+            self.teacher.eval()  # its statistics are those of its own training
+        return self
+
+    def embed(self, views: PerView, width: float) -> PerView:
+        """`z` of each view at a width."""
+        network = self.net.bind(width)
+        return tuple(self.projector(network(view)) for view in views)
 
     @torch.no_grad()
-    def teach(self, view1: Tensor, view2: Tensor) -> Pair | None:
-        return None if self.teacher is None else (self.teacher(view1), self.teacher(view2))
+    def update_teacher(self, progress: float = 0.0) -> None:
+        """Move the momentum teacher towards the network: once a batch, before the step.
+
+        `progress` is the share of training that is done.
+        """
+        if self.teacher is not None and not self.objective.frozen_teacher:
+            rate = 1 - self.objective.teacher_momentum
+            if self.objective.teacher_schedule == "cosine":
+                rate *= (1 + math.cos(math.pi * progress)) / 2
+            student: list[Tensor] = [*self.net.full.parameters(), *self.projector.parameters()]
+            torch._foreach_lerp_([*self.teacher.parameters()], student, rate)
+
+    @torch.no_grad()
+    def teach(self, views: PerView) -> PerView | None:
+        return None if self.teacher is None else tuple(self.teacher(view) for view in views)
+
+    @torch.no_grad()
+    def remember(self, targets: Targets) -> None:
+        """Let the queue know the targets of a batch, once all networks were compared with it."""
+        if self.queue is not None:
+            self.queue.push(unit(torch.cat(require(targets.teacher))))
 
     def forward(
-        self, view1: Tensor, view2: Tensor, base: float | None, subs: Sequence[float], targets: Targets | None = None
+        self,
+        views: PerView,
+        base: float | None,
+        subs: Sequence[float],
+        labels: Tensor | None = None,
+        targets: Targets | None = None,
     ) -> Losses:
         """The base loss of the network at width `base` (None: none) and the loss of each sub-network of `subs`.
 
         Targets are computed from the views, unless those of an earlier call on the same views are given.
         """
-        targets = targets or Targets(self.teach(view1, view2), None)
+        targets = targets or Targets(self.teach(views), None)
         parts = []
         if base is not None:
-            f = self.encoder(base)
-            z1, z2 = f(view1), f(view2)
-            parts.append(self.base_loss((z1, z2), targets))
-            targets = targets._replace(base=(z1.detach(), z2.detach()))
-        sub_loss = self.base_loss if self.objective.distill_loss == "own" else self.distillation_loss
+            z = self.embed(views, base)
+            parts.append(self.base_loss(*self.base_pair(z, targets), labels))
+            targets = targets._replace(base=detached(z))
         for width in subs:
-            f = self.encoder(width)
-            parts.append(sub_loss((f(view1), f(view2)), targets))
+            z = self.embed(views, width)
+            parts.append(self.sub_loss(*self.sub_pair(z, targets), labels))
         return Losses(torch.stack(parts).sum(), parts, targets)
 
-    def base_loss(self, z: Pair, targets: Targets) -> Tensor:
-        t = require(targets.teacher) if self.objective.momentum_base else z
-        if self.objective.base_loss == "infonce":
-            return across_views(partial(nt_xent, temperature=self.objective.temperature), z, t)
-        return across_views(negative_cosine, (self.h(z[0]), self.h(z[1])), (t[0].detach(), t[1].detach()))
+    def base_pair(self, z: PerView, targets: Targets) -> tuple[PerView, PerView]:
+        """What the base loss compares: outputs, as it sees them, and their targets."""
+        if self.objective.supervised:
+            logits = tuple(map(at_least_float32, z))
+            return logits, logits  # the labels are the targets
+        outputs = units(map(self.h, z))
+        if self.objective.momentum_base or self.objective.frozen_teacher:
+            return outputs, units(require(targets.teacher))
+        if self.objective.base_loss == "mse":
+            return outputs, units(detached(z))
+        return outputs, outputs  # both views are learned
 
-    def distillation_loss(self, z: Pair, targets: Targets) -> Tensor:
+    def base_loss(self, outputs: PerView, targets: PerView, labels: Tensor | None) -> Tensor:
+        o = self.objective
+        if o.supervised:
+            assert labels is not None, "cross-entropy needs labels"
+            return torch.stack([F.cross_entropy(logits, labels) for logits in outputs]).mean()
+        rows = outputs[0] if self.queue is None else self.queue.rows  # only what has a queue looks at it
+        losses: dict[str, Loss] = {
+            "infonce": partial(nt_xent, temperature=o.temperature),
+            "mse": negative_cosine,
+            "mocov3": partial(info_nce, temperature=o.temperature),
+            "moco": partial(moco, queue=rows, temperature=o.temperature),
+            "seed": partial(seed, queue=rows, temperature=o.temperature, teacher_temperature=o.teacher_temperature),
+            "seed-mse": negative_cosine,
+        }
+        return across_views(losses[o.base_loss], outputs, targets)
+
+    def sub_pair(self, z: PerView, targets: Targets) -> tuple[PerView, PerView]:
+        """What the sub-networks' loss compares."""
+        if self.objective.distill_loss == "own":
+            return self.base_pair(z, targets)
         t = require(targets.teacher if self.objective.momentum_sub else targets.base)
-        head = self.h if self.objective.head == "shared" else self.g
-        loss = negative_cosine
-        if self.objective.distill_loss == "infonce":
-            loss = partial(info_nce, temperature=self.objective.temperature)
-        return across_views(loss, (head(z[0]), head(z[1])), t)
+        if self.objective.distill_loss == "soft":
+            return tuple(map(at_least_float32, z)), tuple(map(at_least_float32, t))
+        return units(map(self.h if self.objective.head == "shared" else self.g, z)), units(t)
+
+    def sub_loss(self, outputs: PerView, targets: PerView, labels: Tensor | None) -> Tensor:
+        if self.objective.distill_loss == "own":
+            return self.base_loss(outputs, targets, labels)
+        losses: dict[str, Loss] = {
+            "mse": negative_cosine,
+            "infonce": partial(info_nce, temperature=self.objective.temperature),
+            "soft": soft_cross_entropy,
+        }
+        return across_views(losses[self.objective.distill_loss], outputs, targets)
+
+    def guidance(self, views: PerView, width: float, labels: Tensor | None = None) -> Tensor:
+        """How the sub-network of a width is pulled: the gradient of its loss for each of its outputs (V x N x D).
+
+        The paper's dL/dz of equations 9 and 10, temperatures left out, so that methods can be compared.
+        """
+        with torch.no_grad():
+            base = self.embed(views, 1.0)
+            outputs, targets = self.sub_pair(self.embed(views, width), Targets(self.teach(views), base))
+        same = targets is outputs
+        outputs = tuple(output.detach().requires_grad_() for output in outputs)
+        loss = self.sub_loss(outputs, outputs if same else targets, labels)
+        gradients = torch.stack(torch.autograd.grad(loss, outputs))
+        return gradients * gradients.shape[:2].numel() * self.objective.gradient_scale
 
 
-def across_views(loss: Callable[[Tensor, Tensor], Tensor], z: Pair, t: Pair) -> Tensor:
-    """Each view against the target of the other."""
-    return (loss(z[0], t[1]) + loss(z[1], t[0])) / 2
+def across_views(loss: Loss, outputs: PerView, targets: PerView) -> Tensor:
+    """Each view against the target of the other; a single view against its own."""
+    return torch.stack([loss(z, t) for z, t in zip(outputs, reversed(targets), strict=True)]).mean()
 
 
-def require(targets: Pair | None) -> Pair:
+def units(embeddings: Sequence[Tensor] | map[Tensor]) -> PerView:
+    return tuple(map(unit, embeddings))
+
+
+def detached(embeddings: PerView) -> PerView:
+    return tuple(z.detach() for z in embeddings)
+
+
+def require(targets: PerView | None) -> PerView:
     assert targets is not None, "the base network or the teacher must run before what is compared with it"
     return targets
 
 
 def feature_dim(net: Slimmable, image_size: int) -> int:
     """The number of features at width 1, found by running the skeleton, which computes nothing."""
-    features = net.skeleton(1.0)(torch.empty(2, 3, image_size, image_size, device="meta"))
-    return features.shape[-1]
+    return embedding_dim(net.skeleton(1.0), image_size, "meta")
+
+
+@torch.no_grad()
+def embedding_dim(network: nn.Module, image_size: int, device: str = "cpu") -> int:
+    return network(torch.zeros(2, 3, image_size, image_size, device=device)).shape[-1]

@@ -1,4 +1,7 @@
-"""Losses between embeddings, as pure functions. They normalise, and never compute in less than float32."""
+"""The paper's losses as pure functions of outputs: unit vectors (N x D, see `unit`), or logits of classes.
+
+Between unit vectors a product is a cosine, so these are the formulas of the paper, and so are their gradients.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def unit(x: Tensor) -> Tensor:
+    """Rows of length 1; never in less than float32."""
+    return F.normalize(at_least_float32(x), dim=1)
+
+
 def nt_xent(z: Tensor, t: Tensor, temperature: float) -> Tensor:
-    """InfoNCE of paired embeddings (N x D each); every other sample of either side is a negative (eq. 2).
+    """InfoNCE of paired outputs; every other sample of either side is a negative (eq. 2).
 
     >>> round(nt_xent(torch.eye(2), torch.eye(2), 0.5).item(), 4)  # log(1 + 2 exp(-2))
     0.2395
     """
-    both = F.normalize(at_least_float32(torch.cat([z, t])), dim=1)  # 2N x D
+    both = torch.cat([z, t])  # 2N x D
     logits = both @ both.T / temperature
     logits.fill_diagonal_(float("-inf"))
     partners = torch.arange(len(both), device=both.device).roll(len(z))
@@ -21,22 +29,51 @@ def nt_xent(z: Tensor, t: Tensor, temperature: float) -> Tensor:
 
 
 def info_nce(z: Tensor, t: Tensor, temperature: float) -> Tensor:
-    """InfoNCE of embeddings against their targets (N x D each), the other targets being negatives (eq. 7).
+    """InfoNCE of outputs against their targets, the other targets being negatives (eq. 7; MoCo v3's).
 
     >>> round(info_nce(torch.eye(2), torch.eye(2), 0.5).item(), 4)  # log(1 + exp(-2))
     0.1269
     """
-    z, t = (F.normalize(at_least_float32(x), dim=1) for x in (z, t))
     return F.cross_entropy(z @ t.T / temperature, torch.arange(len(z), device=z.device))
 
 
-def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
-    """The mean negative cosine similarity of paired embeddings (N x D each): what the paper calls MSE.
+def negative_cosine(z: Tensor, t: Tensor) -> Tensor:
+    """The mean negative cosine similarity of outputs and targets (eq. 6): what the paper calls MSE.
 
-    >>> negative_cosine(torch.eye(2), 3 * torch.eye(2)).item()
+    >>> negative_cosine(torch.eye(2), torch.eye(2)).item()
     -1.0
     """
-    return -F.cosine_similarity(at_least_float32(p), at_least_float32(z), dim=1).mean()
+    return -(z * t).sum(dim=1).mean()
+
+
+def moco(z: Tensor, t: Tensor, queue: Tensor, temperature: float) -> Tensor:
+    """InfoNCE of outputs against their targets, the targets of earlier batches being negatives (MoCo's).
+
+    >>> round(moco(torch.eye(2), torch.eye(2), -torch.eye(2), 1.0).item(), 4)  # log(1 + exp(-1) + exp(-2))
+    0.4076
+    """
+    logits = similarities(z, t, queue) / temperature
+    return F.cross_entropy(logits, torch.zeros(len(z), dtype=torch.long, device=z.device))
+
+
+def seed(z: Tensor, t: Tensor, queue: Tensor, temperature: float, teacher_temperature: float) -> Tensor:
+    """Outputs are to be as similar to their target and the queue as the target is itself (SEED's)."""
+    expected = (similarities(t, t, queue) / teacher_temperature).softmax(dim=1)
+    return F.cross_entropy(similarities(z, t, queue) / temperature, expected)
+
+
+def similarities(z: Tensor, t: Tensor, queue: Tensor) -> Tensor:
+    """Of each row of `z` to its row of `t`, and to all of the queue: N x (1 + K)."""
+    return torch.cat([(z * t).sum(dim=1, keepdim=True), z @ queue.T], dim=1)
+
+
+def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy with the classes' probabilities according to other logits (US-Net's in-place distillation).
+
+    >>> round(soft_cross_entropy(torch.zeros(1, 2), torch.randn(1, 2)).item(), 4)  # log 2, whatever the target
+    0.6931
+    """
+    return F.cross_entropy(logits, target.softmax(dim=1))
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -1,47 +1,115 @@
-"""Methods by name: changes of an `Objective`, whose defaults are US3L."""
+"""Methods by name: what they change in the objective and the network of a recipe."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
 from us3l.errors import UserError
+from us3l.objective.spec import Objective
 
-PLAIN: dict[str, Any] = {"max_first": False, "gradual": False, "alpha": 0.0}
+COMPOSITION = (
+    "base_loss distill_loss head momentum_base momentum_sub samples sandwich max_first gradual fixed_widths alpha "
+    "teacher_schedule final_norm"
+).split()
+US3L: dict[str, Any] = {name: getattr(Objective(), name) for name in COMPOSITION}
+"""All that makes a method, as it is in US3L; other settings (sizes, temperatures) are a recipe's."""
+PLAIN: dict[str, Any] = US3L | {"max_first": False, "gradual": False, "alpha": 0.0}
 """Without US3L's strategies: no dynamic sampling, no group regularisation."""
 NO_TEACHER: dict[str, Any] = {"momentum_base": False, "momentum_sub": False}
-ALONE: dict[str, Any] = {**PLAIN, "samples": 1, "distill_loss": "own", "head": "none", "momentum_sub": False}
+OWN: dict[str, Any] = {"distill_loss": "own", "head": "none", "momentum_sub": False}
+ALONE: dict[str, Any] = {**PLAIN, **OWN, "samples": 1}
 US_NET: dict[str, Any] = {**PLAIN, "samples": 4}
+S_NET: dict[str, Any] = {**PLAIN, **OWN, **NO_TEACHER, "fixed_widths": (1.0, 0.75, 0.5, 0.25)}
+SINGLE: dict[str, Any] = {"switchable": False, "individual": 1.0}
+SWITCHABLE: dict[str, Any] = {"switchable": True, "individual": None}
+SUPERVISED: dict[str, Any] = {"base_loss": "cross-entropy", **NO_TEACHER}
+SIMSIAM: dict[str, Any] = {"base_loss": "mse", **NO_TEACHER}
+MOCO_V3: dict[str, Any] = {"base_loss": "mocov3", "temperature": 0.2, "final_norm": True, "teacher_schedule": "cosine"}
 
-METHODS: dict[str, tuple[dict[str, Any], str]] = {
-    "us3l": ({}, "InfoNCE with a momentum teacher, MSE distillation through a head of its own (the paper's, for CNNs)"),
-    "us3l-byol": ({"base_loss": "mse"}, "the same on BYOL's base loss (the authors' configuration for ImageNet)"),
-    "us-simclr": (
-        {**US_NET, **NO_TEACHER, "distill_loss": "infonce", "head": "none"},
+
+@dataclass(frozen=True)
+class Method:
+    about: str
+    objective: dict[str, Any]
+    network: dict[str, Any] = field(default_factory=lambda: {"switchable": False, "individual": None})
+
+
+METHODS: dict[str, Method] = {
+    "us3l": Method("InfoNCE with a momentum teacher, MSE distillation through a head of its own (the paper's)", US3L),
+    "us3l-byol": Method(
+        "the same on BYOL's base loss (the authors' configuration for ImageNet)", {**US3L, "base_loss": "mse"}
+    ),
+    "us3l-mocov3": Method(
+        "US3L on MoCo v3: InfoNCE distillation through a head of its own (the paper's, for ViTs)",
+        {**US3L, **MOCO_V3, "distill_loss": "infonce"},
+    ),
+    "us-simclr": Method(
         "US-Net with SimCLR: four widths a batch, in-place distillation by InfoNCE",
+        {**US_NET, **NO_TEACHER, "distill_loss": "infonce", "head": "none"},
     ),
-    "us-simsiam": (
-        {**US_NET, **NO_TEACHER, "base_loss": "mse", "head": "shared"},
+    "us-simsiam": Method(
         "US-Net with SimSiam: in-place distillation through the shared predictor",
+        {**US_NET, **SIMSIAM, "head": "shared"},
     ),
-    "us-byol": (
-        {**US_NET, "base_loss": "mse", "head": "shared"},
+    "us-byol": Method(
         "US-Net with BYOL: all widths predict the momentum teacher through the shared predictor",
+        {**US_NET, "base_loss": "mse", "head": "shared"},
     ),
-    "simclr": ({**ALONE, "momentum_base": False}, "SimCLR, one network alone (any width: --individual)"),
-    "simsiam": ({**ALONE, "momentum_base": False, "base_loss": "mse"}, "SimSiam, one network alone"),
-    "byol": ({**ALONE, "base_loss": "mse"}, "BYOL, one network alone"),
+    "us-mocov3": Method(
+        "US-Net with MoCo v3: all widths predict the momentum teacher through the shared predictor",
+        {**US_NET, **MOCO_V3, "distill_loss": "infonce", "head": "shared"},
+    ),
+    "simclr": Method("SimCLR, one network alone (any width: --individual)", {**ALONE, "momentum_base": False}, SINGLE),
+    "moco": Method("MoCo with a queue, one network alone", {**ALONE, "base_loss": "moco", "temperature": 0.2}, SINGLE),
+    "simsiam": Method("SimSiam, one network alone", {**ALONE, **SIMSIAM}, SINGLE),
+    "byol": Method("BYOL, one network alone", {**ALONE, "base_loss": "mse"}, SINGLE),
+    "mocov3": Method("MoCo v3, one network alone", {**ALONE, **MOCO_V3}, SINGLE),
+    "seed": Method(
+        "SEED: one network alone imitates a pretrained --teacher's similarities to a queue",
+        {**ALONE, **NO_TEACHER, "base_loss": "seed"},
+        SINGLE,
+    ),
+    "seed-mse": Method(
+        "SEED by MSE: one network alone imitates a pretrained --teacher's embeddings",
+        {**ALONE, **NO_TEACHER, "base_loss": "seed-mse"},
+        SINGLE,
+    ),
+    "s-net-simsiam": Method(
+        "S-Net with SimSiam: four widths with batch norms of their own, no distillation",
+        {**S_NET, **SIMSIAM},
+        SWITCHABLE,
+    ),
+    "s-net-simsiam-distill": Method(
+        "the same with in-place distillation through the shared predictor",
+        {**S_NET, **SIMSIAM, "distill_loss": "mse", "head": "shared"},
+        SWITCHABLE,
+    ),
+    "supervised": Method("cross-entropy with labels, one network alone", {**ALONE, **SUPERVISED}, SINGLE),
+    "s-net": Method(
+        "S-Net, supervised: four widths, each with its own batch norms", {**S_NET, **SUPERVISED}, SWITCHABLE
+    ),
+    "s-net-distill": Method(
+        "the same with in-place distillation of class probabilities",
+        {**S_NET, **SUPERVISED, "distill_loss": "soft"},
+        SWITCHABLE,
+    ),
+    "us-net": Method(
+        "US-Net, supervised: four widths a batch, in-place distillation of class probabilities",
+        {**US_NET, **SUPERVISED, "distill_loss": "soft", "head": "none"},
+    ),
 }
 
 
-def method(name: str) -> dict[str, Any]:
-    """What a method changes in an `Objective`.
+def method(name: str) -> Method:
+    """A method by its name.
 
-    >>> method("byol")["samples"]
+    >>> method("byol").objective["samples"]
     1
     """
     if name not in METHODS:
         close = get_close_matches(name, METHODS, n=2, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}? All: " if close else "choose from "
         raise UserError(f"unknown method {name!r}: {hint}{', '.join(METHODS)}")
-    return METHODS[name][0]
+    return METHODS[name]

@@ -7,36 +7,54 @@ from torch import Tensor, nn
 
 
 class GroupDecay:
-    """Adds the regulariser's gradient to a module's gradients; the optimiser's own weight decay must be 0.
+    """Decays a module's parameters just before a step of the optimiser, whose own weight decay must be 0.
 
     Convolutions (by output channel) and one-dimensional parameters of `grouped` are decayed in groups of channels, all
     other parameters of `module` uniformly. The paper's lambda is half of `weight_decay`, so that alpha = 0 equals the
-    weight decay of torch's SGD.
+    weight decay of torch's optimisers.
     """
 
     def __init__(self, module: nn.Module, grouped: nn.Module, weight_decay: float, groups: int, alpha: float) -> None:
         in_groups = {id(parameter) for parameter in grouped.parameters() if parameter.ndim != 2}
-        self.rates: list[tuple[nn.Parameter, Tensor]] = []
-        for parameter in module.parameters():
-            if not parameter.requires_grad:
-                continue
-            own_alpha = alpha if id(parameter) in in_groups else 0.0
-            rates = decay_rates(parameter.shape[0], weight_decay, groups, own_alpha)
-            self.rates.append((parameter, rates.to(parameter).view(-1, *[1] * (parameter.ndim - 1))))
+        self.weight_decay = weight_decay
+        self.parameters: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.relief = {
+            parameter: (weight_decay * alpha * group_of(parameter.shape[0], groups))
+            .to(parameter)
+            .view(-1, *[1] * (parameter.ndim - 1))
+            for parameter in self.parameters
+            if alpha and id(parameter) in in_groups
+        }
 
     @torch.no_grad()
-    def add_to_gradients(self) -> None:
-        for parameter, rates in self.rates:
+    def add_to_gradients(self, share: float = 1.0) -> None:
+        """Add the regulariser's gradient, with `share` of alpha (SGD, LARS)."""
+        decayed = [parameter for parameter in self.parameters if parameter.grad is not None]
+        if decayed:
+            torch._foreach_add_(gradients_of(decayed), decayed, alpha=self.weight_decay)
+        relieved = [parameter for parameter in decayed if parameter in self.relief]
+        if relieved:
+            relief = [self.relief[parameter] for parameter in relieved]
+            torch._foreach_addcmul_(gradients_of(relieved), relieved, relief, value=-share)
+
+    @torch.no_grad()
+    def shrink(self, lr: float, share: float = 1.0) -> None:
+        """Decay the parameters themselves, apart from their gradients (AdamW)."""
+        for parameter in self.parameters:
             if parameter.grad is not None:
-                parameter.grad.addcmul_(parameter, rates)
+                relief = share * self.relief[parameter] if parameter in self.relief else 0.0
+                parameter.mul_(1 - lr * (self.weight_decay - relief))
 
 
-def decay_rates(channels: int, weight_decay: float, groups: int, alpha: float) -> Tensor:
-    """The decay of each channel. Groups are of equal size, rounded down; the last takes the remainder.
+def gradients_of(parameters: list[Tensor]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
-    >>> decay_rates(5, 1.0, groups=2, alpha=0.1)
-    tensor([1.0000, 1.0000, 0.9000, 0.9000, 0.9000])
+
+def group_of(channels: int, groups: int) -> Tensor:
+    """The group of each channel. Groups are of equal size, rounded down; the last takes the remainder.
+
+    >>> group_of(5, groups=2)
+    tensor([0, 0, 1, 1, 1])
     """
     size = max(1, channels // groups)
-    group = (torch.arange(channels) // size).clamp(max=groups - 1)
-    return weight_decay * (1 - group * alpha)
+    return (torch.arange(channels) // size).clamp(max=groups - 1)

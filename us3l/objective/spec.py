@@ -15,10 +15,13 @@ class Objective:
     The defaults are US3L: InfoNCE for the full network, distillation from a momentum teacher for the sub-networks.
     """
 
-    base_loss: Literal["infonce", "mse"] = "infonce"
-    """Loss of the full network: InfoNCE, or negative cosine similarity through a predictor (the paper's MSE)."""
-    distill_loss: Literal["own", "mse", "infonce"] = "mse"
-    """Loss of the sub-networks: the base loss on their own outputs, or imitation by either loss."""
+    base_loss: Literal["infonce", "mse", "moco", "mocov3", "cross-entropy", "seed", "seed-mse"] = "infonce"
+    """Loss of the full network. infonce: NT-Xent of the two views. mse: negative cosine similarity through a predictor
+    (the paper's MSE). moco: InfoNCE against the momentum teacher, negatives from a queue. mocov3: the same through a
+    predictor, negatives from the batch. cross-entropy: with labels. seed, seed-mse: imitate a pretrained --teacher."""
+    distill_loss: Literal["own", "mse", "infonce", "soft"] = "mse"
+    """Loss of the sub-networks: the base loss on their own outputs, or imitation by any of these losses
+    (soft: cross-entropy with the target's class probabilities)."""
     head: Literal["none", "shared", "new"] = "new"
     """What sub-networks pass through to imitate: nothing, the base loss's predictor, or a head of their own."""
     momentum_base: bool = True
@@ -26,15 +29,23 @@ class Objective:
     momentum_sub: bool = True
     """The sub-networks' target is the momentum teacher, not the full network."""
     temperature: float = 0.5
-    """Temperature of the InfoNCE base loss."""
+    """Temperature of the losses of relative distances."""
+    teacher_temperature: float = 1e-4
+    """Temperature of a frozen teacher's similarities (SEED)."""
+    queue: int = 32768
+    """Targets of earlier batches that moco and seed remember."""
     teacher_momentum: float = 0.99
     """The teacher becomes this much of itself and the rest of the network at every step."""
+    teacher_schedule: Literal["constant", "cosine"] = "constant"
+    """Whether the teacher's momentum stays, or rises to 1 along a cosine."""
     hidden: int = 2048
     """Hidden units of the projector."""
     predictor: int = 2048
     """Hidden units of the predictor and of the distillation head."""
     dim: int = 2048
     """Dimension of the embedding that the losses compare."""
+    final_norm: bool = False
+    """End projector and heads with a batch norm, as MoCo v3 does."""
     samples: int = 3
     """Networks run on each batch, the full one included."""
     sandwich: bool = True
@@ -51,20 +62,39 @@ class Objective:
     """Groups of channels in the group regularisation."""
     alpha: float = 0.05
     """Each group of channels is decayed by this fraction less than the one before it; 0 is plain weight decay."""
+    alpha_ramp: tuple[float, float] | None = None
+    """Let alpha rise from 0 between these shares of training (the authors' code: 0 0.5, or 0.5 1 for ResNet-50)."""
 
     def __post_init__(self) -> None:
-        for name in ("base_loss", "distill_loss", "head", "update"):
+        for name in ("base_loss", "distill_loss", "head", "update", "teacher_schedule"):
             allowed = get_args(get_type_hints(Objective)[name])
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, allowed))}")
+        begin, end = self.alpha_ramp or (0.0, 1.0)
         checks = {
-            "head='shared' needs a predictor to share, which only base_loss='mse' has": (
-                self.head != "shared" or self.base_loss == "mse"
+            f"head='shared' needs a predictor to share, as mse and mocov3 have: base_loss={self.base_loss!r}": (
+                self.head != "shared" or self.predicts
             ),
             f"head={self.head!r} serves imitation, so it needs distill_loss='mse' or 'infonce'; or head='none'": (
-                self.head == "none" or self.distill_loss != "own"
+                self.head == "none" or self.distill_loss in ("mse", "infonce")
             ),
-            f"temperature={self.temperature} must be positive": self.temperature > 0,
+            f"base_loss={self.base_loss!r} compares with the momentum teacher: it needs momentum_base": (
+                self.base_loss not in ("moco", "mocov3") or self.momentum_base
+            ),
+            f"base_loss={self.base_loss!r} has other targets than a momentum teacher: it excludes momentum_base": (
+                not (self.supervised or self.frozen_teacher) or not self.momentum_base
+            ),
+            f"base_loss={self.base_loss!r} has a frozen teacher: it excludes momentum_sub": (
+                not self.frozen_teacher or not self.momentum_sub
+            ),
+            "distill_loss='soft' imitates class probabilities, which only base_loss='cross-entropy' has": (
+                self.distill_loss != "soft" or self.supervised
+            ),
+            f"temperature={self.temperature} and teacher_temperature={self.teacher_temperature} must be positive": (
+                self.temperature > 0 and self.teacher_temperature > 0
+            ),
+            f"queue={self.queue} must be at least 1": self.queue >= 1,
+            f"alpha_ramp={self.alpha_ramp} must be two rising shares of training, from 0 to 1": 0 <= begin < end <= 1,
             f"teacher_momentum={self.teacher_momentum} must lie from 0 to 1": 0 <= self.teacher_momentum <= 1,
             f"hidden={self.hidden}, predictor={self.predictor} and dim={self.dim} must be positive": (
                 min(self.hidden, self.predictor, self.dim) > 0
@@ -84,10 +114,44 @@ class Objective:
                 raise UserError(message)
 
     @property
+    def supervised(self) -> bool:
+        return self.base_loss == "cross-entropy"
+
+    @property
+    def frozen_teacher(self) -> bool:
+        """Whether a pretrained network gives the targets."""
+        return self.base_loss in ("seed", "seed-mse")
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the base loss has a predictor."""
+        return self.base_loss in ("mse", "mocov3")
+
+    @property
+    def queues(self) -> bool:
+        return self.base_loss in ("moco", "seed")
+
+    @property
+    def views(self) -> int:
+        """Views of an image in a step."""
+        return 1 if self.supervised or self.frozen_teacher else 2
+
+    @property
+    def sub_loss(self) -> str:
+        """The name of the loss that sub-networks have in the end."""
+        return self.base_loss if self.distill_loss == "own" else self.distill_loss
+
+    @property
+    def gradient_scale(self) -> float:
+        """What undoes the temperature's factor in the gradient of the sub-networks' loss."""
+        return 1.0 if self.sub_loss in ("mse", "seed-mse", "cross-entropy", "soft") else self.temperature
+
+    @property
     def guidelines(self) -> dict[int, bool]:
         """Which of the paper's three guidelines for consistent guidance of the sub-networks it satisfies."""
-        distill = self.base_loss if self.distill_loss == "own" else self.distill_loss
-        return {1: self.base_loss != "mse", 2: distill != "mse", 3: self.momentum_sub and self.distill_loss != "own"}
+        absolute = ("mse", "seed-mse")
+        stable = self.frozen_teacher if self.distill_loss == "own" else self.momentum_sub
+        return {1: self.base_loss not in absolute, 2: self.sub_loss not in absolute, 3: stable}
 
 
 GUIDELINES = {

@@ -63,7 +63,7 @@ def regulariser(row: Row) -> dict[str, Any]:
 
 
 def regulariser_alone(row: Row) -> dict[str, Any]:
-    changes = PLAIN if row["Method"] == "Ours" else method(row["Method"].lower())
+    changes = PLAIN if row["Method"] == "Ours" else method(row["Method"].lower()).objective
     return changes | ({"alpha": 0.05} if yes(row["Group Regularization"]) else {})
 
 

@@ -70,7 +70,8 @@ class Display:
         parts = []
         for width, values in gauges.items():
             knn = f"kNN {values['knn']:.1f} %, " if "knn" in values else ""
-            parts.append(f"{width:g}x {knn}spread {values['spread']:.2f}")
+            turn = f", turn {values['turn']:.2f}" if "turn" in values else ""
+            parts.append(f"{width:g}x {knn}spread {values['spread']:.2f}{turn}")
         line = "  ".join(parts)
         if self.live:
             self.record(line)
@@ -78,8 +79,9 @@ class Display:
             self.say(line)
 
     def table(self) -> Table:
-        table = Table("width", "kNN %", "spread (0: collapsed)", box=None)
+        table = Table("width", "kNN %", "spread (0: collapsed)", "turn of guidance", box=None)
         for width, values in self.gauges.items():
             knn = f"{values['knn']:.1f}" if "knn" in values else "no labels"
-            table.add_row(f"{width:g}x", knn, f"{values['spread']:.2f}")
+            turn = f"{values['turn']:.2f}" if "turn" in values else ""
+            table.add_row(f"{width:g}x", knn, f"{values['spread']:.2f}", turn)
         return table

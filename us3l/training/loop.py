@@ -15,7 +15,7 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from us3l.calibration import calibrate
 from us3l.data.sources import ImageSet
@@ -28,8 +28,10 @@ from us3l.progress import Counting
 from us3l.slimmable import Slimmable
 from us3l.training.checkpoint import load_checkpoint, save_checkpoint
 from us3l.training.display import Display
-from us3l.training.monitor import COLLAPSED, WIDTHS, Gauges, Monitor
+from us3l.training.monitor import COLLAPSED, Gauges, Monitor
+from us3l.training.recipes import Recipe
 from us3l.training.run import Machine, Run, RunConfig, append_records
+from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer, seeded
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
@@ -47,9 +49,11 @@ def pretrain(
     console = console or Console()
     if config.recipe.batch_size // config.machine.devices < 2:
         raise UserError(f"a batch of {config.recipe.batch_size} is too small for {config.machine.devices} devices")
+    check_teacher(config.recipe)
     fabric = make_fabric(config.machine)
     image_set = data()
     trainer = Trainer(config.recipe, image_set, fabric)
+    monitor = Monitor(trainer) if fabric.is_global_zero else None
     if fabric.is_global_zero and not resume:
         run.start(config)
     quiet = console if fabric.is_global_zero else Console(quiet=True)
@@ -61,6 +65,8 @@ def pretrain(
             for problem in problems:
                 quiet.print(f"{problem}; going on from the one before it", style="yellow", markup=False)
             trainer.load_state(state)
+            if monitor:
+                monitor.load_state(state.get("monitor", {}))
         if fabric.is_global_zero:
             run.cut_metrics(trainer.step)
     costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
@@ -71,7 +77,7 @@ def pretrain(
             display.say(warning, style="bold yellow")
         for name in image_set.skipped:
             display.record(f"skipped {name}")
-        train(trainer, run, display, asked_to_stop, config.machine.checkpoint_every)
+        train(trainer, monitor, run, display, asked_to_stop, config.machine.checkpoint_every)
     if fabric.is_global_zero:
         finish(trainer, run, display)
     fabric.barrier()
@@ -79,11 +85,14 @@ def pretrain(
 
 
 def train(
-    trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable[[], bool], checkpoint_every: int
+    trainer: Trainer,
+    monitor: Monitor | None,
+    run: Run,
+    display: Display,
+    asked_to_stop: Callable[[], bool],
+    checkpoint_every: int,
 ) -> None:
-    recipe, main = trainer.recipe, trainer.fabric.is_global_zero
-    monitored = trainer.learner.net.among(WIDTHS)
-    monitor = Monitor(trainer.images, trainer.labels, recipe.views.size, monitored) if main else None
+    """All steps that are left. The first process, which has the monitor, does the writing."""
     epochs = math.ceil(trainer.steps / trainer.per_epoch)
     waiting: list[tuple[int, list[float], list[Tensor]]] = []  # steps whose losses are still on the device
     started = time.perf_counter()
@@ -101,20 +110,20 @@ def train(
                 f"{w:g}x {value:.3f}" for w, value in zip(widths, records[-1]["losses"], strict=True)
             )
             check_finite(records, run)
-            if main:
+            if monitor:
                 append_records(run.metrics, records)
             waiting.clear()
         now = time.perf_counter()
         display.step(step, now - started, trainer.batch * trainer.fabric.world_size, f"{epoch}/{epochs}", losses)
         if monitor and epoch_ends and (epoch % math.ceil(epochs / MONITORINGS) == 0 or epoch == epochs):
-            gauges = monitor.measure(trainer.learner)
+            gauges = monitor.measure()
             display.show(gauges)
             append_records(run.metrics, [{"event": "monitor", "step": step, "epoch": epoch, "gauges": named(gauges)}])
             warn_of_collapse(gauges, trainer, display)
         # Last, so that a checkpoint is never ahead of the metrics.
         due = epoch_ends and (epoch % checkpoint_every == 0 or epoch == epochs)
-        if main and (due or stopping):
-            save_checkpoint(run.checkpoints, trainer.state())
+        if monitor and (due or stopping):
+            save_checkpoint(run.checkpoints, trainer.state() | {"monitor": monitor.state()})
         if stopping and trainer.step < trainer.steps:
             raise Interrupted(f"stopped after step {trainer.step} of {trainer.steps}; the state is saved")
         started = time.perf_counter()
@@ -135,7 +144,23 @@ def finish(trainer: Trainer, run: Run, display: Display) -> None:
         "training": {"steps": trainer.steps, "images": len(trainer.images), "seed": recipe.seed},
     }
     net.save(run.model, overwrite=True)
+    if isinstance(trainer.learner.projector, nn.Sequential):
+        save_projector(run.folder, trainer.learner.projector, embed_views(net.at(1.0), images))
     display.say(f"the model is in {run.model}")
+
+
+@torch.no_grad()
+def embed_views(network: nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([network(part) for part in images.split(250)])
+
+
+def check_teacher(recipe: Recipe) -> None:
+    """A pretrained teacher is named where there is a use for it, and only there."""
+    base_loss = recipe.objective.base_loss
+    if recipe.objective.frozen_teacher and recipe.teacher is None:
+        raise UserError(f"base_loss={base_loss!r} imitates a pretrained network: say which, --teacher RUN")
+    if recipe.teacher is not None and not recipe.objective.frozen_teacher:
+        raise UserError(f"base_loss={base_loss!r} has no use for --teacher {recipe.teacher}: leave it out, or use seed")
 
 
 def make_fabric(machine: Machine) -> Fabric:

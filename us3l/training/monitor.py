@@ -1,45 +1,71 @@
-"""Gauges of a run in progress, for each monitored width: kNN accuracy and collapse."""
+"""Gauges of a run in progress, for each monitored width: kNN accuracy, collapse, consistency of guidance."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from us3l.data.views import evaluation_view
 from us3l.evaluation.knn import knn_accuracy
-from us3l.objective.learner import Learner
+from us3l.training.trainer import Trainer, seeded
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 BANK, QUERIES, BATCH = 2000, 500, 250
+PROBED = 128  # images on which the guidance is measured
 COLLAPSED = 0.1
 Gauges = dict[float, dict[str, float]]
 
 
 class Monitor:
-    """Looks at fixed, plain training images. Labels, where there are any, serve only to be shown to people."""
+    """Looks at fixed training images. Labels, where there are any, serve only to be shown to people.
 
-    def __init__(self, images: Tensor, labels: Tensor | None, size: int, widths: Sequence[float] = WIDTHS) -> None:
-        chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: BANK + QUERIES]
-        self.images = evaluation_view(images[chosen], size)
-        self.labels = None if labels is None else labels[chosen].to(images.device)
-        self.queries = min(QUERIES, len(chosen) // 5)
-        self.widths = widths
+    Its state is the guidance last measured, which belongs into a run's checkpoint.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.widths = trainer.learner.net.among(WIDTHS)
+        images, labels = trainer.images, trainer.labels
+        self.chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: BANK + QUERIES]
+        self.images = evaluation_view(images[self.chosen.to(images.device)], trainer.recipe.views.size)
+        self.labels = None if labels is None else labels[self.chosen].to(images.device)
+        self.queries = min(QUERIES, len(self.chosen) // 5)
+        self.guidance: dict[float, Tensor] = {}
+
+    def measure(self) -> Gauges:
+        """For each width `spread`, and `knn` when there are labels; for sub-networks `turn` and `change` from the
+        second measurement on."""
+        gauges = {width: self.look(width) for width in self.widths}
+        if len(self.trainer.widths(self.trainer.steps - 1)) > 1:  # else there are no sub-networks to guide
+            for width in self.widths:
+                if width < 1:
+                    gauges[width] |= self.consistency(width)
+        return gauges
 
     @torch.no_grad()
-    def measure(self, learner: Learner) -> Gauges:
-        """For each width `spread`, and `knn` when there are labels. Batch norm uses the statistics of each batch."""
-        gauges: Gauges = {}
-        for width in self.widths:
-            network = learner.net.bind(width)
-            features = [network(batch) for batch in self.images.tensor_split(max(1, len(self.images) // BATCH))]
-            gauges[width] = {"spread": spread(torch.cat([learner.projector(batch) for batch in features]))}
-            if self.labels is not None and self.queries:
-                found = torch.cat(features)
-                q = self.queries
-                gauges[width]["knn"] = knn_accuracy(found[q:], self.labels[q:], found[:q], self.labels[:q])
+    def look(self, width: float) -> dict[str, float]:
+        """Batch norm uses the statistics of each batch."""
+        network, projector = self.trainer.learner.net.bind(width), self.trainer.learner.projector
+        features = [network(batch) for batch in self.images.tensor_split(max(1, len(self.images) // BATCH))]
+        gauges = {"spread": spread(torch.cat([projector(batch) for batch in features]))}
+        if self.labels is not None and self.queries:
+            found, q = torch.cat(features), self.queries
+            gauges["knn"] = knn_accuracy(found[q:], self.labels[q:], found[:q], self.labels[:q])
         return gauges
+
+    def consistency(self, width: float) -> dict[str, float]:
+        """How the guidance of a sub-network has changed since the last measurement, on fresh views."""
+        indices = self.chosen[:PROBED]
+        views = self.trainer.make_views(indices, seeded(self.trainer.recipe.seed, self.trainer.step, 0))
+        now = self.trainer.learner.guidance(views, width, self.trainer.labels_of(indices))
+        before, self.guidance[width] = self.guidance.get(width), now
+        return {} if before is None else {"turn": turn(before.to(now), now), "change": change(before.to(now), now)}
+
+    def state(self) -> dict[float, Tensor]:
+        return dict(self.guidance)
+
+    def load_state(self, state: dict[float, Tensor]) -> None:
+        self.guidance = dict(state)
 
 
 def spread(embeddings: Tensor) -> float:
@@ -49,3 +75,22 @@ def spread(embeddings: Tensor) -> float:
     """
     directions = torch.nn.functional.normalize(embeddings.float(), dim=1)
     return directions.std(dim=0).mean().item() * embeddings.shape[1] ** 0.5
+
+
+def change(before: Tensor, now: Tensor) -> float:
+    """The mean length of the difference of gradients (V x N x D) between two iterations, of equations 9 and 10."""
+    return (now - before).norm(dim=-1).mean().item()
+
+
+def turn(before: Tensor, now: Tensor) -> float:
+    """The same beside how much the gradients of different images differ: mean squares of both.
+
+    0: every image is guided as before. 1: as if the images had been exchanged, so a collapsed network has it too.
+    """
+    same = (now - before).square().sum(dim=-1).mean()
+    count = now.shape[1]
+    # Over all pairs |a - b|^2 is |a|^2 + |b|^2 - 2ab, from which the pairs of one image are taken away.
+    lengths = before.square().sum(dim=-1).mean() + now.square().sum(dim=-1).mean()
+    everything = lengths - 2 * (before.mean(dim=1) * now.mean(dim=1)).sum(dim=-1).mean()
+    others = (everything * count - same) / (count - 1)
+    return (same / others).item()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 from us3l.data.spec import Views
 from us3l.errors import UserError
+from us3l.objective.methods import method
 from us3l.objective.spec import Objective
 
 Backbone = Literal["resnet18", "resnet50", "mobilenet_v2", "vit_tiny", "vit_small"]
@@ -39,21 +40,47 @@ class Network:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """SGD with momentum; the learning rate falls to zero along a cosine."""
+    """The learning rate rises in the warm-up and then falls to zero along a cosine."""
 
+    algorithm: Literal["sgd", "lars", "adamw"] = "sgd"
+    """SGD with momentum, LARS, or AdamW."""
     lr: float = 0.5
-    """Learning rate at the start."""
+    """Learning rate at its highest."""
+    warmup: float = 0.0
+    """Epochs in which the learning rate rises to it."""
     momentum: float = 0.9
-    """Momentum of SGD."""
+    """Momentum of SGD and LARS, first beta of AdamW."""
     weight_decay: float = 1e-4
     """Weight decay of the first group of channels."""
 
     def __post_init__(self) -> None:
+        if self.algorithm not in get_args(get_type_hints(Optimiser)["algorithm"]) or self.warmup < 0:
+            raise UserError(
+                f"algorithm={self.algorithm!r} must be sgd, lars or adamw, and warmup={self.warmup} not negative"
+            )
         if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0):
             raise UserError(
                 f"lr={self.lr} must be positive, momentum={self.momentum} from 0 to below 1, "
                 f"and weight_decay={self.weight_decay} not negative"
             )
+
+
+class Factors(NamedTuple):
+    """What a base loss needs beside InfoNCE."""
+
+    lr: float = 1.0
+    weight_decay: float = 1.0
+    epochs: float = 1.0
+
+
+FACTORS = {
+    "mse": Factors(1 / 5, 5),  # SimSiam and BYOL in `appendix-details`
+    "moco": Factors(1 / 8),  # MoCo's own 0.03 for a batch of 256
+    "cross-entropy": Factors(1 / 5, 5, 1 / 2),  # as is usual on CIFAR; the paper does not say
+    "seed": Factors(1 / 10, epochs=1 / 2),  # the authors' code: 0.05 and 200 epochs
+    "seed-mse": Factors(1 / 10, epochs=1 / 2),
+}
+"""Learning rate, weight decay and epochs of the paper's baselines, as factors of those of its InfoNCE methods."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +93,8 @@ class Recipe:
     """Passes over the images."""
     batch_size: int = 512
     """Images in a batch, over all devices."""
+    teacher: str | None = None
+    """A finished run, or a model's folder, whose network teaches (SEED)."""
     max_steps: int | None = None
     """Stop after this many steps; the schedules follow."""
     images: int | None = None
@@ -81,30 +110,80 @@ class Recipe:
             if value is not None and value < (2 if name in ("batch_size", "calibration") else 1):
                 raise UserError(f"{name}={value} is too small")
 
+    def with_method(self, name: str) -> Recipe:
+        """This recipe for another method, by name."""
+        chosen = method(name)
+        return replace(self.with_objective(**chosen.objective), network=replace(self.network, **chosen.network))
+
     def with_objective(self, **changes: Any) -> Recipe:
-        """This recipe for another method.
+        """This recipe for another objective, and with what its base loss needs: see `FACTORS`.
 
-        MSE base losses train at a fifth of the learning rate and five times the weight decay, as the paper's SimSiam
-        and BYOL do beside its InfoNCE methods (`appendix-details`).
+        Supervised learning sees crops and flips only.
         """
-        objective, optimiser = replace(self.objective, **changes), self.optimiser
-        if (objective.base_loss, self.objective.base_loss) == ("mse", "infonce"):
-            optimiser = replace(optimiser, lr=optimiser.lr / 5, weight_decay=optimiser.weight_decay * 5)
-        return replace(self, objective=objective, optimiser=optimiser)
+        objective = replace(self.objective, **changes)
+        old, new = (FACTORS.get(o.base_loss, Factors()) for o in (self.objective, objective))
+        return replace(
+            self,
+            objective=objective,
+            optimiser=replace(
+                self.optimiser,
+                lr=times(self.optimiser.lr, new.lr / old.lr),
+                weight_decay=times(self.optimiser.weight_decay, new.weight_decay / old.weight_decay),
+            ),
+            epochs=max(1, round(self.epochs * (new.epochs / old.epochs))),
+            views=replace(self.views, jitter=0.0, grey=0.0, blur=0.0) if objective.supervised else self.views,
+        )
 
 
-PAPER_CIFAR = Recipe()
-MINI = replace(
-    PAPER_CIFAR,
-    network=Network(base=16),
-    objective=Objective(hidden=512, predictor=512, dim=128, temperature=0.2),
-    optimiser=Optimiser(lr=0.2),
-    epochs=15,
-    batch_size=128,
+def times(value: float, factor: float) -> float:
+    """A product as people write it: 0.1 * 0.4 is 0.04."""
+    return float(f"{value * factor:.6g}")
+
+
+def mini(recipe: Recipe) -> Recipe:
+    """The twin of a recipe that two cores can train: a quarter of the channels, small heads, few epochs."""
+    sizes: dict[str, Any] = {"hidden": 512, "predictor": 512, "dim": 128, "temperature": 0.2, "queue": 2048}
+    return replace(
+        recipe,
+        network=replace(recipe.network, base=16),
+        objective=replace(recipe.objective, **sizes),
+        optimiser=replace(recipe.optimiser, lr=times(recipe.optimiser.lr, 0.4), warmup=recipe.optimiser.warmup / 20),
+        epochs=15,
+        batch_size=128,
+    )
+
+
+CIFAR = Recipe()
+CIFAR_50 = replace(CIFAR, network=Network("resnet50"), optimiser=Optimiser(lr=0.25))
+CIFAR_MOBILE = replace(CIFAR, network=Network("mobilenet_v2"))
+IMAGENET = replace(
+    CIFAR,
+    network=Network(stem="imagenet"),
+    views=Views(size=224, blur=0.5),
+    objective=Objective(queue=65536),
+    epochs=100,
+).with_method("us3l-byol")
+IMAGENET_50 = replace(IMAGENET, network=replace(IMAGENET.network, backbone="resnet50"))
+VIT = replace(
+    CIFAR.with_method("us3l-mocov3"),
+    network=Network("vit_tiny", stem="imagenet", heads=6),
+    views=Views(size=224),
+    optimiser=Optimiser("adamw", lr=3e-4, warmup=40, weight_decay=0.1),
+    epochs=300,
+)
+VIT = replace(VIT, objective=replace(VIT.objective, hidden=4096, predictor=4096, dim=256))
+VIT_SMALL = replace(VIT, network=replace(VIT.network, backbone="vit_small", heads=12))
+MINI = mini(CIFAR)
+MINI_IMAGENET = replace(mini(IMAGENET), views=replace(IMAGENET.views, size=64))
+MINI_VIT = replace(
+    mini(VIT),
+    network=Network("vit_tiny", stem="cifar", base=32, heads=6, depth=6),
+    views=CIFAR.views,
+    optimiser=replace(VIT.optimiser, lr=1e-3, warmup=2),
 )
 
 RECIPES: dict[str, tuple[Recipe, str]] = {
-    "mini": (MINI, "a small ResNet-18 on 32-pixel images, for CPUs"),
+    "mini": (MINI, "a small ResNet-18 on 32-pixel images, for CPUs: the twin of cifar-resnet18"),
     "digits": (
         replace(
             MINI,
@@ -113,12 +192,35 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
         ),
         "the demo: handwritten digits on a CPU, in minutes",
     ),
-    "cifar-resnet18": (PAPER_CIFAR, "the paper's ResNet-18 on CIFAR (a GPU job)"),
-    "cifar-resnet50": (
-        replace(PAPER_CIFAR, network=Network("resnet50"), optimiser=Optimiser(lr=0.25)),
-        "the paper's ResNet-50 on CIFAR (a GPU job)",
+    "cifar-resnet18": (CIFAR, "the paper's ResNet-18 on CIFAR (a GPU job)"),
+    "cifar-resnet50": (CIFAR_50, "the paper's ResNet-50 on CIFAR (a GPU job)"),
+    "mini-cifar-resnet50": (mini(CIFAR_50), "its twin for CPUs"),
+    "cifar-mobilenet": (CIFAR_MOBILE, "the paper's MobileNetV2 on CIFAR (a GPU job)"),
+    "mini-cifar-mobilenet": (mini(CIFAR_MOBILE), "its twin for CPUs"),
+    "imagenet-resnet18": (IMAGENET, "the paper's ResNet-18 on ImageNet (a GPU job)"),
+    "mini-imagenet-resnet18": (MINI_IMAGENET, "its twin for CPUs, with images of 64 pixels"),
+    "imagenet-resnet50": (IMAGENET_50, "the paper's ResNet-50 on ImageNet (a GPU job)"),
+    "mini-imagenet-resnet50": (
+        replace(MINI_IMAGENET, network=replace(MINI_IMAGENET.network, backbone="resnet50")),
+        "its twin for CPUs, with images of 64 pixels",
+    ),
+    "cifar-vit-tiny": (VIT, "the paper's ViT-Tiny on CIFAR-10, enlarged to 224 pixels (a GPU job)"),
+    "mini-cifar-vit-tiny": (MINI_VIT, "its twin for CPUs, with images of 32 pixels"),
+    "cifar-vit-small": (VIT_SMALL, "the paper's ViT-Small on CIFAR-10, enlarged to 224 pixels (a GPU job)"),
+    "mini-cifar-vit-small": (
+        replace(MINI_VIT, network=replace(MINI_VIT.network, backbone="vit_small", heads=12)),
+        "its twin for CPUs, with images of 32 pixels",
     ),
 }
+
+
+def twin(name: str) -> str:
+    """The name of the recipe for CPUs that stands for one of the paper's.
+
+    >>> twin("cifar-resnet18"), twin("cifar-vit-tiny")
+    ('mini', 'mini-cifar-vit-tiny')
+    """
+    return "mini" if name == "cifar-resnet18" else f"mini-{name}"
 
 
 def named(name: str) -> Recipe:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 
 from us3l.data.sources import ImageSet
 from us3l.data.views import two_views
@@ -18,7 +18,8 @@ from us3l.objective.learner import Learner
 from us3l.objective.regularise import GroupDecay
 from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable
-from us3l.training.recipes import Recipe
+from us3l.training.recipes import Optimiser, Recipe
+from us3l.training.teacher import load_teacher
 
 
 class Trainer:
@@ -34,19 +35,15 @@ class Trainer:
         self.steps = min(planned, recipe.max_steps or planned)
         self.step = 0
         self.images = image_set.images.to(fabric.device)
-        self.labels = image_set.labels  # for people to look at; no step uses them
+        self.labels = image_set.labels  # for people to look at, and for supervised baselines
         net = new_network(recipe)
-        learner = Learner(net, recipe.objective, recipe.views.size).to(memory_format=torch.channels_last)
-        optimiser = torch.optim.SGD(
-            [p for p in learner.parameters() if p.requires_grad],
-            lr=recipe.optimiser.lr,
-            momentum=recipe.optimiser.momentum,
-        )
-        self.learner = learner
-        self.model, self.optimiser = fabric.setup(learner, optimiser)
-        decay = GroupDecay(learner, net, recipe.optimiser.weight_decay, recipe.objective.groups, recipe.objective.alpha)
+        self.learner = new_learner(recipe, net, image_set).to(memory_format=torch.channels_last)
+        optimiser = new_optimiser(recipe.optimiser, self.learner)
+        self.model, self.optimiser = fabric.setup(self.learner, optimiser)
+        objective, weight_decay = recipe.objective, recipe.optimiser.weight_decay
+        self.decay = GroupDecay(self.learner, net, weight_decay, objective.groups, objective.alpha)
         # A hook, because with scaled gradients (16-mixed) they have their true size only just before the step.
-        optimiser.register_step_pre_hook(lambda *_: decay.add_to_gradients())
+        optimiser.register_step_pre_hook(lambda *_: self.apply_decay())
 
     def widths(self, step: int) -> list[float]:
         """The widths that run at a step, snapped to canonical ones."""
@@ -55,19 +52,45 @@ class Trainer:
         return [net.canonical(width) for width in drawn]
 
     def learning_rate(self, step: int) -> float:
-        return self.recipe.optimiser.lr * (1 + math.cos(math.pi * step / self.steps)) / 2
+        optimiser = self.recipe.optimiser
+        warmup = min(optimiser.warmup * self.per_epoch, self.steps)
+        if step < warmup:
+            return optimiser.lr * step / warmup
+        return optimiser.lr * (1 + math.cos(math.pi * (step - warmup) / (self.steps - warmup))) / 2
+
+    def apply_decay(self) -> None:
+        begin, end = self.recipe.objective.alpha_ramp or (-1.0, 0.0)
+        share = min(max((self.step / self.steps - begin) / (end - begin), 0.0), 1.0)
+        if self.recipe.optimiser.algorithm == "adamw":
+            self.decay.shrink(self.learning_rate(self.step), share)
+        else:
+            self.decay.add_to_gradients(share)
 
     def take_batch(self) -> Tensor:
+        """The indices of this step's images on this device."""
         epoch, within = divmod(self.step, self.per_epoch)
         order = torch.randperm(len(self.images), generator=seeded(self.recipe.seed, epoch))
         start = within * self.batch * self.fabric.world_size + self.fabric.global_rank * self.batch
-        return self.images[order[start : start + self.batch].to(self.images.device)]
+        return order[start : start + self.batch]
+
+    def make_views(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The views of images that the objective asks for."""
+        views = two_views(self.images[indices.to(self.images.device)], self.recipe.views, generator)
+        wanted = views[: self.recipe.objective.views]
+        return tuple(view.contiguous(memory_format=torch.channels_last) for view in wanted)
+
+    def labels_of(self, indices: Tensor) -> Tensor | None:
+        """What supervised baselines learn from; self-supervised methods never see a label."""
+        if not self.recipe.objective.supervised:
+            return None
+        assert self.labels is not None
+        return self.labels[indices].to(self.images.device)
 
     def train_step(self) -> list[Tensor]:
         """Losses of the networks that ran, the base first; they stay on the device."""
-        generator = seeded(self.recipe.seed, self.step, self.fabric.global_rank + 1)
-        view1, view2 = two_views(self.take_batch(), self.recipe.views, generator)
-        view1, view2 = (view.contiguous(memory_format=torch.channels_last) for view in (view1, view2))
+        indices = self.take_batch()
+        views = self.make_views(indices, seeded(self.recipe.seed, self.step, self.fabric.global_rank + 1))
+        labels = self.labels_of(indices)
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate(self.step)
         base, *subs = self.widths(self.step)
@@ -75,15 +98,17 @@ class Trainer:
         if self.recipe.objective.update == "per-width":
             passes = [(base, []), *((None, [width]) for width in subs)]
 
-        self.learner.update_teacher()
+        self.learner.update_teacher(self.step / self.steps)
         parts, targets = [], None
         for base_width, sub_widths in passes:
             self.optimiser.zero_grad()
-            losses = self.model(view1, view2, base_width, sub_widths, targets)
+            losses = self.model(views, base_width, sub_widths, labels, targets)
             self.fabric.backward(losses.total)
             self.optimiser.step()
             targets = losses.targets
             parts += [part.detach() for part in losses.parts]
+        assert targets is not None
+        self.learner.remember(targets)
         self.step += 1
         return parts
 
@@ -140,6 +165,33 @@ def new_network(recipe: Recipe) -> Slimmable:
     for width in recipe.objective.fixed_widths or ():
         net.check(width)
     return net
+
+
+def new_learner(recipe: Recipe, net: Slimmable, image_set: ImageSet) -> Learner:
+    objective = recipe.objective
+    if objective.supervised and image_set.labels is None:
+        raise UserError(f"{image_set.name} has no labels, which base_loss='cross-entropy' learns from")
+    classes = 1 + int(image_set.labels.max()) if objective.supervised and image_set.labels is not None else 0
+    frozen = load_teacher(recipe.teacher, recipe.views.size) if recipe.teacher and objective.frozen_teacher else None
+    return Learner(net, objective, recipe.views.size, classes, frozen)
+
+
+def new_optimiser(settings: Optimiser, module: nn.Module) -> torch.optim.Optimizer:
+    """Without weight decay, which `GroupDecay` does."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if settings.algorithm == "sgd":
+        return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum)
+    if settings.algorithm == "adamw":
+        return torch.optim.AdamW(parameters, lr=settings.lr, betas=(settings.momentum, 0.999), weight_decay=0.0)
+    try:
+        from timm.optim import Lars
+    except ImportError:
+        raise UserError("LARS comes from timm: pip install 'us3l[lars]'") from None
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "always_adapt": True},
+        {"params": [p for p in parameters if p.ndim <= 1]},  # norms and biases are left alone, as is usual
+    ]
+    return Lars(groups, lr=settings.lr, momentum=settings.momentum)
 
 
 def seeded(*numbers: int) -> torch.Generator:
