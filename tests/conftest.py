@@ -5,6 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import us3l
+from us3l.data.sources import ImageSet, load
+from us3l.objective.heads import projector
+from us3l.training.teacher import save_projector
+
 torch.set_num_threads(1)  # two workers share two cores; and one thread sums in one order
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -15,3 +20,20 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the real data sets (../shared/data) are not on this machine")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def tiny_digits() -> ImageSet:
+    return load("digits", limit=64)
+
+
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory) -> str:
+    """A model of another backbone, with a projector, for SEED."""
+    folder = tmp_path_factory.mktemp("teacher")
+    torch.manual_seed(0)
+    net = us3l.create("mobilenet_v2", stem="cifar", base=8)
+    us3l.calibrate(net, torch.randn(32, 3, 8, 8), widths=[1.0])
+    net.save(folder / "model")
+    save_projector(folder, projector(160, 16, 12), torch.randn(64, 160))
+    return str(folder)

@@ -5,7 +5,7 @@ import torch
 from lightning_fabric import Fabric
 
 import us3l
-from us3l.data.sources import ImageSet, load
+from us3l.data.sources import ImageSet
 from us3l.errors import UserError
 from us3l.objective.heads import projector
 from us3l.objective.methods import METHODS, method
@@ -25,11 +25,6 @@ TINY = replace(
     batch_size=16,
     max_steps=4,
 )
-
-
-@pytest.fixture(scope="module")
-def digits() -> ImageSet:
-    return load("digits", limit=64)
 
 
 def trainer(recipe: Recipe, images: ImageSet) -> Trainer:
@@ -53,27 +48,15 @@ def test_us3l_on_byol_is_the_best_mse_row_with_the_strategies():
     assert MINI.with_method("us3l") == MINI
 
 
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory) -> str:
-    """A model of another backbone, with a projector, for SEED."""
-    folder = tmp_path_factory.mktemp("teacher")
-    torch.manual_seed(0)
-    net = us3l.create("mobilenet_v2", stem="cifar", base=8)
-    us3l.calibrate(net, torch.randn(32, 3, 8, 8), widths=[1.0])
-    net.save(folder / "model")
-    save_projector(folder, projector(160, 16, 12), torch.randn(64, 160))
-    return str(folder)
-
-
 WIDTHS_A_BATCH = dict.fromkeys(METHODS, 1)
 WIDTHS_A_BATCH |= {"us3l": 3, "us3l-byol": 3, "us3l-mocov3": 3}
 WIDTHS_A_BATCH |= {name: 4 for name in METHODS if name.startswith(("us-", "s-net"))}
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_trains_what_it_should_and_resumes_exactly(name, digits, pretrained):
+def test_every_method_trains_what_it_should_and_resumes_exactly(name, tiny_digits, pretrained):
     recipe = replace(TINY.with_method(name), teacher=pretrained)
-    whole = trainer(recipe, digits)
+    whole = trainer(recipe, tiny_digits)
     before = {key: tensor.clone() for key, tensor in whole.learner.state_dict().items()}
     for _ in range(4):
         losses = whole.train_step()
@@ -84,11 +67,11 @@ def test_every_method_trains_what_it_should_and_resumes_exactly(name, digits, pr
     assert same == frozen
     assert all(p.grad is None for key, p in whole.learner.named_parameters() if key.startswith("teacher."))
 
-    half = trainer(recipe, digits)
+    half = trainer(recipe, tiny_digits)
     half.train_step()
     half.train_step()
     state = half.state()
-    resumed = trainer(recipe, digits)
+    resumed = trainer(recipe, tiny_digits)
     resumed.load_state(state)
     resumed.train_step()
     resumed.train_step()
@@ -106,8 +89,8 @@ def test_methods_do_not_depend_on_what_the_recipe_was_before():
         assert (again.optimiser, again.epochs) == (once.optimiser, pytest.approx(once.epochs, abs=1))
 
 
-def test_a_frozen_teacher_is_the_pretrained_network_with_its_projector(digits, pretrained):
-    ours = trainer(replace(TINY.with_method("seed-mse"), teacher=pretrained), digits)
+def test_a_frozen_teacher_is_the_pretrained_network_with_its_projector(tiny_digits, pretrained):
+    ours = trainer(replace(TINY.with_method("seed-mse"), teacher=pretrained), tiny_digits)
     assert ours.learner.projector[-1].out_features == 12  # as long as the teacher's embeddings
     images = torch.randn(6, 3, 8, 8)
     features = us3l.load(pretrained).at(1.0)(images)
@@ -132,21 +115,21 @@ def test_a_projector_keeps_the_statistics_of_its_features(tmp_path):
         read_projector(bad, "it")
 
 
-def test_supervised_methods_need_labels(digits):
+def test_supervised_methods_need_labels(tiny_digits):
     with pytest.raises(UserError, match="no labels"):
-        trainer(TINY.with_method("us-net"), replace(digits, labels=None, classes=None))
+        trainer(TINY.with_method("us-net"), replace(tiny_digits, labels=None, classes=None))
 
 
-def test_self_supervised_steps_never_see_labels(digits):
-    shuffled = replace(digits, labels=digits.labels.flip(0))
+def test_self_supervised_steps_never_see_labels(tiny_digits):
+    shuffled = replace(tiny_digits, labels=tiny_digits.labels.flip(0))
     for name, equal in (("us3l", True), ("us-net", False)):
-        one, other = (trainer(TINY.with_method(name), images) for images in (digits, shuffled))
+        one, other = (trainer(TINY.with_method(name), images) for images in (tiny_digits, shuffled))
         assert torch.equal(torch.stack(one.train_step()), torch.stack(other.train_step())) == equal
 
 
-def test_an_individual_network_is_that_width_with_weights_of_its_own(digits, tmp_path):
+def test_an_individual_network_is_that_width_with_weights_of_its_own(tiny_digits, tmp_path):
     recipe = replace(TINY.with_method("byol"), network=Network(base=16, individual=0.37))
-    ours = trainer(recipe, digits)
+    ours = trainer(recipe, tiny_digits)
     net = ours.learner.net
     whole = us3l.create("resnet18", stem="cifar", base=16)
     assert net.widths == [1.0]
@@ -174,13 +157,13 @@ def test_a_fixed_list_of_widths():
             Objective(fixed_widths=widths)
 
 
-def test_s_net_trains_norms_of_its_own_for_each_width(digits):
+def test_s_net_trains_norms_of_its_own_for_each_width(tiny_digits):
     recipe = TINY.with_objective(fixed_widths=(1.0, 0.5, 0.25))
     with pytest.raises(UserError, match="outside the range"):
-        trainer(replace(recipe, network=Network(base=8, min_width=0.4)), digits)
+        trainer(replace(recipe, network=Network(base=8, min_width=0.4)), tiny_digits)
     with pytest.raises(UserError, match="--fixed-widths"):
-        trainer(replace(TINY, network=Network(base=8, switchable=True)), digits)
-    ours = trainer(replace(recipe, network=Network(base=8, switchable=True)), digits)
+        trainer(replace(TINY, network=Network(base=8, switchable=True)), tiny_digits)
+    ours = trainer(replace(recipe, network=Network(base=8, switchable=True)), tiny_digits)
     assert ours.learner.net.widths == [0.25, 0.5, 1.0]
     before = [p.detach().clone() for p in ours.learner.net.norms.parameters()]
     assert before

@@ -1,11 +1,16 @@
+from dataclasses import replace
+
 import pytest
+import torch
+from lightning_fabric import Fabric
 
 from us3l.errors import UserError
 from us3l.objective.sampling import sample_widths
 from us3l.objective.spec import Objective, warning
-from us3l.paper.cases import READERS, case, cases
+from us3l.paper.cases import ABLATIONS, TABLES, case, cases
 from us3l.paper.tables import table
 from us3l.training.recipes import CIFAR, MINI
+from us3l.training.trainer import Trainer
 
 COUNTS = {
     "app-ablation": 28,
@@ -17,12 +22,83 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", ABLATIONS)
 def test_every_row_is_a_case(name):
     assert len(cases(name)) == COUNTS[name]
     recipes = [case.apply(MINI) for case in cases(name)]
     settings = [(recipe.objective, recipe.network.backbone) for recipe in recipes]
     assert len(set(settings)) == COUNTS[name]  # no two rows mean the same
+
+
+def test_rows_of_the_main_tables_have_the_papers_settings():
+    details = {row["Method"]: row for row in table("appendix-details")}
+    assert {name: len(cases(name)) for name in TABLES[:4]} == {
+        "main-cifar100": 23,
+        "main-vit-cifar10": 6,
+        "main-imagenet": 6,
+        "motivation": 7,
+    }
+    for found, row in zip(cases("main-cifar100"), table("main-cifar100"), strict=True):
+        recipe = found.at_scale("paper")
+        assert (recipe.network.individual is None) == (row["Once Training"] == "yes")
+        assert (found.teacher is None) == (not recipe.objective.frozen_teacher)
+        assert recipe.epochs == {"SEED": 200, "SEED-MSE": 200, "Ours (800ep)": 800}.get(row["Method"], 400)
+        known = details.get(row["Method"].removeprefix("US+"))
+        if known and row["Backbone"] == "ResNet-18":
+            told = recipe.optimiser.lr, recipe.optimiser.weight_decay, recipe.batch_size, recipe.objective.dim
+            assert told == pytest.approx([float(known[name]) for name in ("lr", "wd", "bs", "dim")])
+            if recipe.objective.base_loss == "infonce":
+                assert recipe.objective.temperature == float(known["tau"])
+            assert known["m"] == "-" or float(known["m"]) == recipe.objective.teacher_momentum
+    vit = case("main-vit-cifar10/3").at_scale("paper")
+    assert (vit.optimiser.algorithm, vit.optimiser.lr, vit.optimiser.warmup, vit.epochs) == ("adamw", 3e-4, 40, 300)
+    assert (vit.objective.base_loss, vit.objective.distill_loss, vit.objective.temperature) == (
+        "mocov3",
+        "infonce",
+        0.2,
+    )
+    assert case("main-imagenet/6").at_scale("paper").network.backbone == "resnet50"
+    assert case("main-imagenet/3").at_scale("paper").objective.base_loss == "mse"
+
+
+def distinct_minis():
+    """The twins for CPUs of all cases, each once."""
+    found = {}
+    for name in TABLES:
+        for one in cases(name):
+            found.setdefault(repr(replace(one.at_scale("mini"), epochs=1)), one)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("one", distinct_minis(), ids=lambda one: one.name)
+def test_every_case_trains_and_resumes_exactly(one, tiny_digits, pretrained):
+    recipe = one.at_scale("mini")
+    vit = recipe.network.backbone.startswith("vit")
+    recipe = replace(
+        recipe,
+        network=replace(recipe.network, base=8, depth=2 if vit else None),
+        objective=replace(recipe.objective, hidden=16, predictor=16, dim=8, queue=50),
+        views=replace(recipe.views, size=8),
+        teacher=pretrained,
+        batch_size=8,
+        max_steps=4,
+    )
+
+    def steps(trainer, count):
+        return [torch.stack(trainer.train_step()).tolist() for _ in range(count)]
+
+    whole, half, resumed = (Trainer(recipe, tiny_digits, Fabric(accelerator="cpu")) for _ in range(3))
+    start = {name: tensor.clone() for name, tensor in whole.learner.state_dict().items()}
+    losses = steps(whole, 4)
+    first = steps(half, 2)
+    resumed.load_state(half.state())
+    assert losses == first + steps(resumed, 2)
+    after, again = whole.learner.state_dict(), resumed.learner.state_dict()
+    assert all(torch.equal(after[name], again[name]) for name in after)
+    still = {name for name in after if torch.equal(start[name], after[name])}
+    expected = {name for name in after if recipe.objective.frozen_teacher and name.startswith("teacher.")}
+    expected |= {name for name in after if (vit and "patch_embed" in name) or "pos_embed" in name}
+    assert still == expected
 
 
 def test_cases_agree_with_the_tables_own_columns():
@@ -85,6 +161,15 @@ def test_nonsense_is_refused():
         ({"base_loss": "l1"}, "base_loss='l1' must be one of 'infonce', 'mse'"),
         ({"samples": 0}, "samples=0"),
         ({"alpha": 0.2}, "must not exceed 1"),
+        ({"fixed_widths": ()}, "at least one width"),
+        ({"fixed_widths": (0.5, 1.2)}, "above 0 and at most 1"),
+        ({"base_loss": "moco", "momentum_base": False}, "needs momentum_base"),
+        ({"base_loss": "cross-entropy"}, "excludes momentum_base"),
+        ({"base_loss": "seed", "momentum_base": False}, "excludes momentum_sub"),
+        ({"distill_loss": "soft", "head": "none"}, "only base_loss='cross-entropy'"),
+        ({"queue": 0}, "queue=0"),
+        ({"teacher_temperature": 0.0}, "must be positive"),
+        ({"alpha_ramp": (0.5, 0.5)}, "two rising shares"),
     ]:
         with pytest.raises(UserError, match=message):
             Objective(**changes)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -20,13 +20,15 @@ from us3l.training.run import Machine, Run, RunConfig
 class Pretrain:
     """Train one network once, on images without labels, for every width.
 
-    DATA is `digits`, a folder of images, or parquet files. Every setting of the recipe can be changed by its name.
+    DATA is `digits`, another known name, a folder of images, or parquet files. Every setting of the recipe can be
+    changed by its name.
 
     examples:
       us3l pretrain digits --out runs/digits
       us3l pretrain photos/ --out runs/photos --recipe mini --epochs 50 --size 48
       us3l pretrain --out runs/photos --resume
       us3l pretrain photos/ --out runs/half --method byol --individual 0.5
+      us3l pretrain photos/ --out runs/seed --method seed --teacher runs/photos --individual 0.25
       us3l pretrain photos/ --out runs/case3 --case app-ablation/3
       us3l pretrain photos/ --out runs/again --config runs/photos/config.yaml
     """
@@ -36,11 +38,13 @@ class Pretrain:
     out: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """The run's folder, made anew."""
     recipe_name: Annotated[str | None, tyro.conf.arg(name="recipe")] = None
-    """A named recipe: mini, digits, cifar-resnet18 or cifar-resnet50 (default: digits for digits, else mini)."""
+    """A named recipe: see `us3l recipes` (default: digits for digits, else mini)."""
     method: str | None = None
     """A named method instead of US3L, such as us-simsiam or byol: see `us3l recipes`."""
     case: str | None = None
-    """A case of the paper's ablations, such as app-ablation/23: changes the recipe's objective (and backbone)."""
+    """A row of one of the paper's tables, such as app-ablation/23 or main-cifar100/9."""
+    scale: Literal["mini", "paper"] = "mini"
+    """Train a --case with its recipe for CPUs, or as the paper did."""
     config: Path | None = None
     """Settings of another run, as kept in its config.yaml."""
     resume: bool = False
@@ -76,7 +80,7 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
     `recipe` is taken where the command line names none.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in ("--recipe", "--method", "--case"):
+    for option in ("--recipe", "--method", "--case", "--scale"):
         parser.add_argument(option)
     for option in ("--config", "--out"):
         parser.add_argument(option, type=Path)
@@ -100,7 +104,10 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
     if early.case and not early.resume:
         from us3l.paper.cases import case
 
-        config = replace(config, recipe=case(early.case).apply(config.recipe))
+        chosen = case(early.case)
+        given = early.recipe or early.config or recipe != "mini"
+        changed = chosen.apply(config.recipe) if given else chosen.at_scale(early.scale or "mini")
+        config = replace(config, recipe=changed)
     return Pretrain(config.data, recipe=config.recipe, machine=config.machine)
 
 
@@ -108,7 +115,7 @@ def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
     """Run a pre-training and say how it ended."""
     from rich.console import Console
 
-    from us3l.cli.data import load_images
+    from us3l.cli.data import training_images
     from us3l.training.loop import Interrupted, pretrain
 
     console, recipe = Console(), config.recipe
@@ -116,7 +123,7 @@ def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
         pretrain(
             config,
             run,
-            lambda: load_images(console, config.data, "pretrain", recipe.views.size, recipe.images),
+            lambda: training_images(console, config.data, recipe.views.size, recipe.images, config.machine.stream),
             resume,
             console,
         )

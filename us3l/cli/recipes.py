@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.table import Table
+
 from us3l.cli.parse import parse
 
 
 @dataclass(frozen=True)
 class Recipes:
-    """The names that `us3l pretrain` knows: recipes, methods, and cases of the paper's ablations.
+    """The names that `us3l pretrain` knows: recipes, methods, and rows of the paper's tables.
 
     examples:
       us3l recipes
@@ -20,23 +22,52 @@ class Recipes:
 
 def main(arguments: list[str]) -> int:
     from rich.console import Console
-    from rich.table import Table
-
-    from us3l.objective.methods import METHODS
-    from us3l.paper.cases import READERS, cases
-    from us3l.training.recipes import RECIPES
 
     parse(Recipes, "recipes", arguments)
-    table = Table("option", "name", "what it is", box=None)
+    console = Console()
+    console.print(recipes_table(), methods_table(), cases_table(), sep="\n")
+    return 0
+
+
+def recipes_table() -> Table:
+    from us3l.training.recipes import RECIPES
+
+    table = Table("--recipe", "what it is", "settings", box=None, title="Recipes", title_justify="left")
     for name, (recipe, text) in RECIPES.items():
+        optimiser = recipe.optimiser
+        warmup = f", warm-up {optimiser.warmup:g}" if optimiser.warmup else ""
         settings = (
             f"{recipe.network.backbone} base {recipe.network.base}, {recipe.views.size} px, batch {recipe.batch_size}, "
-            f"{recipe.epochs} epochs, lr {recipe.optimiser.lr:g}"
+            f"{recipe.epochs} epochs, {optimiser.algorithm} lr {optimiser.lr:g}{warmup}"
         )
-        table.add_row("--recipe", name, f"{text}: {settings}")
+        table.add_row(name, text, settings)
+    return table
+
+
+def methods_table() -> Table:
+    from us3l.objective.methods import METHODS
+
+    table = Table("--method", "what it is", box=None, title="\nMethods", title_justify="left")
     for name, chosen in METHODS.items():
-        table.add_row("--method", name, chosen.about)
-    for name in READERS:
-        table.add_row("--case", f"{name}/1 to /{len(cases(name))}", "rows of the paper's table of that label")
-    Console().print(table)
-    return 0
+        table.add_row(name, chosen.about)
+    return table
+
+
+def cases_table() -> Table:
+    from us3l.paper.cases import COMPARISONS, TABLES, cases
+    from us3l.paper.tables import table as rows
+
+    title = "\nCases: rows of the paper's tables, trained by the recipe's twin for CPUs, or with --scale paper"
+    table = Table(box=None, title=title, title_justify="left")
+    for header in ("--case", "recipe", "method", "the row"):
+        table.add_column(header, no_wrap=header != "the row")
+    for name in TABLES:
+        if name not in COMPARISONS:
+            table.add_row(f"{name}/1 to /{len(cases(name))}")
+            continue
+        for found, row in zip(cases(name), rows(name), strict=True):
+            told = f"{row['Backbone']} {row['Method']}"
+            table.add_row(
+                found.name, found.recipe, found.method, told + (f" by {found.teacher}" if found.teacher else "")
+            )
+    return table

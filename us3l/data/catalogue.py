@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The images of a source, by index."""
+    """The images of a source, by index. It can be sent to other processes."""
 
     name: Callable[[int], str]
     """What to call an image in a message."""
@@ -50,7 +51,7 @@ def catalogue(path: Path) -> Catalogue:
     if path.suffix.lower() == ".parquet":
         return _parquet([path])
     if path.suffix.lower() in IMAGE_SUFFIXES:
-        return _files(path.parent, [Path(path.name)], None, label_depth=0)
+        return _labelled_by_folder(path.parent, [Path(path.name)], None, label_depth=0)
     raise UserError(
         f"{path}: neither a folder, a parquet file nor an image; give a folder of images or a .parquet file"
     )
@@ -64,24 +65,38 @@ def _folder(root: Path) -> Catalogue:
     train, test = _split_names(tops)
     if train and test:
         paths = [path for path in paths if path.parts[0] in train + test]
-        return _files(root, paths, np.array([path.parts[0] in test for path in paths]), label_depth=1)
+        return _labelled_by_folder(root, paths, np.array([path.parts[0] in test for path in paths]), label_depth=1)
     if train and all(path.parts[0] in train for path in paths):
-        return _files(root, paths, None, label_depth=1)
-    return _files(root, paths, None, label_depth=0)
+        return _labelled_by_folder(root, paths, None, label_depth=1)
+    return _labelled_by_folder(root, paths, None, label_depth=0)
 
 
-def _files(root: Path, paths: Sequence[Path], in_test: np.ndarray | None, label_depth: int) -> Catalogue:
+def _labelled_by_folder(root: Path, paths: Sequence[Path], in_test: np.ndarray | None, label_depth: int) -> Catalogue:
     """Image files below `root`, labelled by their folder at `label_depth`."""
     labels, classes = _encode(
         [path.parts[label_depth] if len(path.parts) > label_depth + 1 else None for path in paths]
     )
-    return Catalogue(
-        name=lambda index: str(paths[index]),
-        read=lambda indices: (root / paths[index] for index in indices),
-        labels=labels,
-        classes=classes,
-        in_test=in_test,
-    )
+    return listed(root, paths, labels, classes, in_test)
+
+
+def listed(
+    root: Path, paths: Sequence[Path], labels: np.ndarray, classes: list[str], in_test: np.ndarray | None
+) -> Catalogue:
+    """Image files below `root`."""
+    files = _Files(root, paths)
+    return Catalogue(files.name, files.read, labels, classes, in_test)
+
+
+@dataclass(frozen=True)
+class _Files:
+    root: Path
+    paths: Sequence[Path]
+
+    def name(self, index: int) -> str:
+        return str(self.paths[index])
+
+    def read(self, indices: np.ndarray) -> Iterator[Encoded]:
+        return (self.root / self.paths[index] for index in indices)
 
 
 def _image_paths(root: Path) -> list[Path]:
@@ -126,8 +141,7 @@ def _parquet(files: Sequence[Path]) -> Catalogue:
     train, test = _split_names(sorted(set(parts.values())))
     tables = [_Table(file) for file, part in parts.items() if not (train and test) or part in train + test]
     counts = [table.rows for table in tables]
-    ends = np.cumsum(counts)
-    if not ends[-1]:
+    if not sum(counts):
         raise UserError(f"{files[0]}: no rows")
 
     values = [value for table in tables for value in table.labels()]
@@ -139,34 +153,53 @@ def _parquet(files: Sequence[Path]) -> Catalogue:
     else:
         labels, classes = _encode(values)
 
-    def name(index: int) -> str:
-        table = int(np.searchsorted(ends, index, side="right"))
-        return f"{tables[table].path.name} row {index - ends[table] + counts[table]}"
-
-    def read(indices: np.ndarray) -> Iterator[Encoded]:
-        for table, end in zip(tables, ends, strict=True):
-            rows = indices - (end - table.rows)
-            yield from table.images(rows[(rows >= 0) & (rows < table.rows)])
-
     in_test = np.repeat([parts[table.path] in test for table in tables], counts) if train and test else None
-    return Catalogue(name, read, labels, classes, in_test)
+    joined = _Tables(tables)
+    return Catalogue(joined.name, joined.read, labels, classes, in_test)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Parquet files, one after the other."""
+
+    tables: Sequence["_Table"]
+
+    def name(self, index: int) -> str:
+        for table in self.tables:
+            if index < table.rows:
+                break
+            index -= table.rows
+        return f"{table.path.name} row {index}"
+
+    def read(self, indices: np.ndarray) -> Iterator[Encoded]:
+        start = 0
+        for table in self.tables:
+            rows = indices - start
+            yield from table.images(rows[(rows >= 0) & (rows < table.rows)])
+            start += table.rows
 
 
 class _Table:
     """A parquet file with a column of encoded images, read a few rows at a time."""
 
     def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
-
         self.path = path
-        with self._readable():
-            self.file = pq.ParquetFile(path)
         self.rows: int = self.file.metadata.num_rows
         names = self.file.schema_arrow.names
         self.image_column = next((name for name in IMAGE_COLUMNS if name in names), None)
         if self.image_column is None:
             raise UserError(f"{path}: no column 'image' or 'img'; it has {', '.join(names)}")
         self.label_column = next((name for name in LABEL_COLUMNS if name in names), None)
+
+    @cached_property
+    def file(self) -> Any:
+        import pyarrow.parquet as pq
+
+        with self._readable():
+            return pq.ParquetFile(self.path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "file"}  # each process opens its own
 
     @property
     def classes(self) -> list[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-Encoded = Path | bytes | None
-"""An image file, its bytes, or None where there should have been some."""
+Encoded = Path | bytes | np.ndarray | None
+"""An image file, its bytes, pixels that need no decoding (H x W x 3), or None where there should have been some."""
 
 
 class Damaged(Exception):
@@ -21,19 +21,23 @@ def decode(encoded: Encoded, size: int | None) -> np.ndarray:
     """
     if encoded is None:
         raise Damaged("no image bytes")
+    if isinstance(encoded, np.ndarray):
+        return encoded if size is None else np.asarray(_square(Image.fromarray(encoded), size))
     try:
         with Image.open(BytesIO(encoded) if isinstance(encoded, bytes) else encoded) as image:
             if size:
                 image.draft(None, (2 * size, 2 * size))  # large JPEGs are decoded at a fraction of their size
             pixels = _rgb(ImageOps.exif_transpose(image))
-        if size:  # Pillow's filters are antialiased
-            pixels = ImageOps.fit(pixels, (size, size), method=Image.Resampling.BILINEAR)
-        return np.asarray(pixels)
+        return np.asarray(_square(pixels, size) if size else pixels)
     except UnidentifiedImageError:
         raise Damaged("not an image") from None
     except Exception as error:  # on damaged files, Pillow's readers raise nearly anything
         message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise Damaged(message.splitlines()[0] if message else type(error).__name__) from error
+
+
+def _square(image: Image.Image, size: int) -> Image.Image:
+    return ImageOps.fit(image, (size, size), method=Image.Resampling.BILINEAR)  # Pillow's filters are antialiased
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -1,4 +1,4 @@
-"""A set of images as one uint8 tensor: from scikit-learn's digits, a folder, or parquet files."""
+"""A set of images, as one uint8 tensor or still to be decoded: by name, from a folder, or from parquet files."""
 
 import difflib
 import os
@@ -16,12 +16,12 @@ from torch.nn import functional as F
 
 from us3l.data.catalogue import Catalogue, catalogue
 from us3l.data.decode import Damaged, Encoded, decode
+from us3l.data.named import NAMED_SETS, open_named
 from us3l.errors import UserError
 
 Split = Literal["train", "test", "all", "pretrain"]
 Progress = Callable[[int, int], None]
 
-BUILT_IN = ("digits",)
 TEST_SHARE = 0.2
 SEED = 0  # of splits and subsets: part of what a data set is, never of an experiment
 DECODED_AT_ONCE = 256
@@ -50,14 +50,45 @@ class ImageSet:
         return replace(self, images=self.images[indices], labels=labels)
 
 
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images of any sizes that are still to be decoded, and what is known about them."""
+
+    name: str
+    source: Catalogue
+    chosen: np.ndarray
+    """Rising indices into the source."""
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    @property
+    def labels(self) -> Tensor | None:
+        labels = self.source.labels[self.chosen]
+        return torch.from_numpy(labels) if (labels >= 0).all() else None
+
+    @property
+    def classes(self) -> list[str] | None:
+        return None if self.labels is None else self.source.classes
+
+    def nbytes(self, size: int) -> int:
+        """The memory that all images need when decoded at a size."""
+        return len(self) * 3 * size * size
+
+    def subset(self, indices: Tensor) -> "ImageFiles":
+        """The images at these rising indices."""
+        return replace(self, chosen=self.chosen[indices.numpy()])
+
+
 def load(
     data: str | Path,
     split: Split = "train",
     size: int | None = None,
     limit: int | None = None,
     progress: Progress | None = None,
+    root: str | Path | None = None,
 ) -> ImageSet:
-    """Load a built-in set by its name, or a folder of images or parquet files by its path.
+    """Load a set of images by its name, or a folder of images or parquet files by its path.
 
     Where the source has a training and a test part (`train/` and `test/` or `val/`; `train*.parquet` and
     `test*.parquet` or `validation*.parquet`), they are the splits, and "all" is the training part.
@@ -66,36 +97,50 @@ def load(
     In folders, images are labelled by the sub-folder they are in, if every one is in a sub-folder.
 
     Args:
-        data: `"digits"`, or a path; a string that is a built-in name means the built-in set.
+        data: `"digits"`, a name of `NAMED_SETS`, or a path; a string that is a known name means that set.
         split: which part to load.
         size: side to bring the images to (shorter side resized, centre cropped); None if they all are squares of one
             size already.
         limit: load no more than this many images, a fixed random choice with equally many of each class.
         progress: called with the number of images decoded so far, and of all.
+        root: where named sets lie (default: the environment's US3L_DATA, else ./data).
     """
-    for name, value in (("size", size), ("limit", limit)):
-        if value is not None and value < 1:
-            raise UserError(f"{name} must be at least 1, not {value}")
     if data == "digits":
+        _check(size=size, limit=limit)
         return _digits(split, size, limit)
+    return decode_all(find(data, split, limit, root), size, progress)
 
-    path = _existing_path(data)
-    source = catalogue(path)
+
+def find(
+    data: str | Path, split: Split = "train", limit: int | None = None, root: str | Path | None = None
+) -> ImageFiles:
+    """The images that `load` would decode."""
+    _check(limit=limit)
+    if data in NAMED_SETS:
+        name, source = str(data), open_named(str(data), root)
+    else:
+        path = _existing_path(data)
+        name, source = path.resolve().name, catalogue(path)
     if split == "pretrain":
         split = "all" if (source.labels < 0).any() else "train"
-    indices = _choose(source.labels, source.in_test, split, limit)
-    if not len(indices):
-        raise UserError(f"{path}: no images in the {split} split; there are {len(source)} in all")
-    images, kept, skipped = _decode_all(source, indices, size, progress, path)
-    labels = source.labels[indices[kept]]
-    labelled = bool((labels >= 0).all())
-    return ImageSet(
-        name=path.resolve().name,
-        images=images,
-        labels=torch.from_numpy(labels) if labelled else None,
-        classes=source.classes if labelled else None,
-        skipped=skipped,
-    )
+    chosen = _choose(source.labels, source.in_test, split, limit)
+    if not len(chosen):
+        raise UserError(f"{data}: no images in the {split} split; there are {len(source)} in all")
+    return ImageFiles(name, source, chosen)
+
+
+def decode_all(files: ImageFiles, size: int | None = None, progress: Progress | None = None) -> ImageSet:
+    """The images in memory, without the damaged ones."""
+    _check(size=size)
+    images, kept, skipped = _decode_all(files, size, progress)
+    good = files.subset(torch.from_numpy(kept))
+    return ImageSet(files.name, images, good.labels, good.classes, skipped)
+
+
+def _check(**values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and value < 1:
+            raise UserError(f"{name} must be at least 1, not {value}")
 
 
 def _existing_path(data: str | Path) -> Path:
@@ -104,9 +149,10 @@ def _existing_path(data: str | Path) -> Path:
         return path
     if len(path.parts) > 1 or path.suffix:
         raise UserError(f"{path}: no such file or folder")
-    close = difflib.get_close_matches(str(data), BUILT_IN, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"built-in sets are: {', '.join(BUILT_IN)}"
-    raise UserError(f"{data}: no such folder, and no built-in data set of that name; {hint}")
+    known = ("digits", *NAMED_SETS)
+    close = difflib.get_close_matches(str(data), known, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"known sets are: {', '.join(known)}"
+    raise UserError(f"{data}: no such folder, and no data set of that name; {hint}")
 
 
 def _digits(split: Split, size: int | None, limit: int | None) -> ImageSet:
@@ -147,55 +193,63 @@ def _ranks(labels: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarr
     return ranks, counts[group]
 
 
-def _decode_all(
-    source: Catalogue, indices: np.ndarray, size: int | None, progress: Progress | None, path: Path
-) -> tuple[Tensor, np.ndarray, list[str]]:
-    """The images as one tensor, the positions in `indices` of those that were good, and the names of the others."""
+def _decode_all(files: ImageFiles, size: int | None, progress: Progress | None) -> tuple[Tensor, np.ndarray, list[str]]:
+    """The images as one tensor, the positions of those that were good, and the names of the others."""
     images: np.ndarray | None = None
     kept: list[int] = []
     skipped: list[str] = []
-    for position, pixels in enumerate(_decoded(source.read(indices), size)):
+    encoded = files.source.read(files.chosen)
+    for position, pixels in enumerate(_decoded(encoded, size)):
+        name = files.source.name(files.chosen[position])
         if isinstance(pixels, Damaged):
-            skipped.append(f"{source.name(indices[position])}: {pixels}")
+            skipped.append(f"{name}: {pixels}")
         else:
             height, width, _ = pixels.shape
             if images is None:
-                _check_memory(len(indices) * pixels.nbytes, path)
-                images = np.empty((len(indices), 3, height, width), np.uint8)
+                _check_memory(len(files) * pixels.nbytes, files.name)
+                images = np.empty((len(files), 3, height, width), np.uint8)
             if height != width or images.shape[-1] != width:
-                name = source.name(indices[position])
-                raise UserError(f"{path}: images are not squares of one size ({name}: {width}x{height}); give a size")
+                raise UserError(
+                    f"{files.name}: images are not squares of one size ({name}: {width}x{height}); give a size"
+                )
             images[len(kept)] = pixels.transpose(2, 0, 1)
             kept.append(position)
         done = position + 1
-        if progress and (done % DECODED_AT_ONCE == 0 or done == len(indices)):
-            progress(done, len(indices))
+        if progress and (done % DECODED_AT_ONCE == 0 or done == len(files)):
+            progress(done, len(files))
     if images is None:
-        raise UserError(f"{path}: none of the {len(indices)} images can be read; the first is {skipped[0]}")
+        raise UserError(f"{files.name}: none of the {len(files)} images can be read; the first is {skipped[0]}")
     return torch.from_numpy(images[: len(kept)]), np.array(kept), skipped
 
 
 def _decoded(encoded: Iterable[Encoded], size: int | None) -> Iterator[np.ndarray | Damaged]:
     """Pixels in the order given, decoded by all cores; only a few images are held at a time."""
-
-    def attempt(one: Encoded) -> np.ndarray | Damaged:
-        try:
-            return decode(one, size)
-        except Damaged as error:
-            return error
-
     encoded = iter(encoded)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         while some := list(islice(encoded, DECODED_AT_ONCE)):
-            yield from pool.map(attempt, some)
+            yield from pool.map(lambda one: attempt(one, size), some)
 
 
-def _check_memory(needed: int, path: Path) -> None:
+def attempt(encoded: Encoded, size: int | None) -> np.ndarray | Damaged:
+    """The pixels of an image, or why there are none."""
+    try:
+        return decode(encoded, size)
+    except Damaged as error:
+        return error
+
+
+def fits_memory(needed: int, bound: int | None = None) -> bool:
+    """Whether so many bytes are within the bound, and within half of the memory available."""
     available = _available_memory()
-    if available is not None and needed > available / 2:
+    return (bound is None or needed <= bound) and (available is None or needed <= available / 2)
+
+
+def _check_memory(needed: int, name: str) -> None:
+    if not fits_memory(needed):
         raise UserError(
-            f"{path}: the images need {needed / 2**30:.1f} GiB, more than half of the {available / 2**30:.1f} GiB of "
-            "memory available; lower the size, or limit the number of images"
+            f"{name}: the images need {needed / 2**30:.1f} GiB, more than half of the "
+            f"{(_available_memory() or 0) / 2**30:.1f} GiB of memory available; lower the size, limit the number of "
+            "images, or read them as they are needed (us3l evaluate --stream)"
         )
 
 

@@ -117,6 +117,12 @@ def evaluation_view(images: Tensor, size: int) -> Tensor:
     return normalise(images)
 
 
+def centre(images: Tensor, size: int) -> Tensor:
+    """The centre `size` x `size` of square images."""
+    margin = (images.shape[-1] - size) // 2
+    return images[..., margin : margin + size, margin : margin + size]
+
+
 def normalise(images: Tensor) -> Tensor:
     """Images within [0, 1], less ImageNet's mean and over its standard deviation, by channel."""
     mean, std = (_to(torch.tensor(values), images.device).view(3, 1, 1) for values in (MEAN, STD))

@@ -1,33 +1,47 @@
-"""The cases of the paper's ablations: each is a row of a table, turned into changes of a recipe."""
+"""The cases of the paper: each is a row of a table, turned into changes of a recipe."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from us3l.errors import UserError
 from us3l.objective.methods import PLAIN, method
 from us3l.paper.tables import Row, table
-from us3l.training.recipes import Backbone, Recipe
+from us3l.training.recipes import Recipe, named, twin
 
-# PLAIN is what the tables share unless they vary it: the best composition of `app-ablation` (case 23), no strategies.
+Scale = Literal["mini", "paper"]
+
+# PLAIN is what the ablations share unless they vary it: the best composition of `app-ablation` (case 23).
 DYNAMIC: dict[str, Any] = {"max_first": True, "gradual": True}
-BACKBONES: dict[str, Backbone] = {"R-18": "resnet18", "R-50": "resnet50", "MBv2": "mobilenet_v2"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of a table: what it changes in a recipe."""
+    """One row of a table: a recipe of the paper's, by name, and what the row changes in it."""
 
     name: str
-    objective: dict[str, Any]
-    backbone: Backbone = "resnet18"
+    recipe: str
+    method: str | None = None
+    objective: dict[str, Any] = field(default_factory=dict)
+    longer: int = 1
+    """Times the recipe's epochs."""
+    teacher: str | None = None
+    """The pretrained network that teaches, in the table's words: it has to be trained first, and given by --teacher."""
 
     def apply(self, recipe: Recipe) -> Recipe:
-        """The recipe with this case's objective and backbone."""
-        changed = recipe.with_objective(**self.objective)
-        return replace(changed, network=replace(recipe.network, backbone=self.backbone))
+        """Another recipe with this case's method, objective and backbone."""
+        changed = recipe.with_method(self.method) if self.method else recipe
+        changed = changed.with_objective(**self.objective)
+        backbone = named(self.recipe).network.backbone
+        return replace(
+            changed, network=replace(changed.network, backbone=backbone), epochs=self.longer * changed.epochs
+        )
+
+    def at_scale(self, scale: Scale) -> Recipe:
+        """The recipe of this row as the paper has it, or its twin for CPUs."""
+        return self.apply(named(self.recipe if scale == "paper" else twin(self.recipe)))
 
 
 def loss_design(row: Row) -> dict[str, Any]:
@@ -72,7 +86,7 @@ def strategies(row: Row) -> dict[str, Any]:
     return changes | ({"alpha": 0.05} if yes(row["Group Reg."]) else {})
 
 
-READERS: dict[str, Callable[[Row], dict[str, Any]]] = {
+ABLATIONS: dict[str, Callable[[Row], dict[str, Any]]] = {
     "app-ablation": loss_design,
     "app-ablation-sample": sampling,
     "intersect": sandwich,
@@ -80,23 +94,61 @@ READERS: dict[str, Callable[[Row], dict[str, Any]]] = {
     "app-ablation-reg-for-byol": regulariser_alone,
     "ablation1": strategies,
 }
+CIFAR = {
+    "R-18": "cifar-resnet18",
+    "R-50": "cifar-resnet50",
+    "MBv2": "cifar-mobilenet",
+    "ResNet-18": "cifar-resnet18",
+    "ResNet-50": "cifar-resnet50",
+    "MobileNetv2": "cifar-mobilenet",
+}
+# The recipes and "Ours" of the tables that compare methods.
+COMPARISONS: dict[str, tuple[dict[str, str], str]] = {
+    "main-cifar100": (CIFAR, "us3l"),
+    "main-vit-cifar10": ({"ViT-Tiny": "cifar-vit-tiny", "ViT-Small": "cifar-vit-small"}, "us3l-mocov3"),
+    "main-imagenet": ({"ResNet-18": "imagenet-resnet18", "ResNet-50": "imagenet-resnet50"}, "us3l-byol"),
+}
+MOTIVATION = {
+    ("Supervised", "Individual"): "supervised",
+    ("Supervised", "S-Net"): "s-net",
+    ("Supervised", "S-Net+Distill"): "s-net-distill",
+    ("SimSiam", "Individual"): "simsiam",
+    ("SimSiam", "S-Net"): "s-net-simsiam",
+    ("SimSiam", "S-Net+Distill"): "s-net-simsiam-distill",
+}
+TABLES = (*COMPARISONS, "motivation", *ABLATIONS)
 
 
 def cases(name: str) -> list[Case]:
     """All cases of a table, in its order."""
-    if name not in READERS:
-        raise UserError(f"no table {name!r} has cases: choose from {', '.join(READERS)}")
-    return [
-        Case(f"{name}/{number}", READERS[name](row), BACKBONES[row.get("Backbone", "R-18")])
-        for number, row in enumerate(table(name), start=1)
-    ]
+    if name not in TABLES:
+        raise UserError(f"no table {name!r} has cases: choose from {', '.join(TABLES)}")
+    return [read(name, f"{name}/{number}", row) for number, row in enumerate(table(name), start=1)]
+
+
+def read(name: str, case_name: str, row: Row) -> Case:
+    if name in ABLATIONS:
+        return Case(case_name, CIFAR[row.get("Backbone", "R-18")], objective=ABLATIONS[name](row))
+    if name == "motivation":
+        if row["Method"] == "Ours":  # whose figures are those of this case
+            return replace(case("app-ablation/17"), name=case_name)
+        return Case(case_name, "cifar-resnet18", MOTIVATION[row["Type"], row["Method"]])
+    recipes, ours = COMPARISONS[name]
+    told, _, epochs = row["Method"].partition(" (")
+    return Case(
+        case_name,
+        recipes[row["Backbone"]],
+        ours if told == "Ours" else told.lower().replace("+", "-"),
+        longer=2 if epochs == "800ep)" else 1,
+        teacher=None if row.get("Pretrained Teacher", "no") == "no" else row["Pretrained Teacher"],
+    )
 
 
 def case(name: str) -> Case:
     """A case by its name, TABLE/NUMBER.
 
-    >>> case("app-ablation/23").objective["head"]
-    'new'
+    >>> case("app-ablation/23").objective["head"], case("main-cifar100/4").method
+    ('new', 'seed')
     """
     known, _, number = name.rpartition("/")
     found = cases(known or name)

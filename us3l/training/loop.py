@@ -18,7 +18,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from us3l.calibration import calibrate
-from us3l.data.sources import ImageSet
+from us3l.data.sources import ImageFiles, ImageSet
 from us3l.data.spec import MEAN, STD
 from us3l.data.views import evaluation_view
 from us3l.errors import UserError
@@ -43,7 +43,11 @@ class Interrupted(Exception):
 
 
 def pretrain(
-    config: RunConfig, run: Run, data: Callable[[], ImageSet], resume: bool = False, console: Console | None = None
+    config: RunConfig,
+    run: Run,
+    data: Callable[[], ImageSet | ImageFiles],
+    resume: bool = False,
+    console: Console | None = None,
 ) -> Slimmable:
     """Train a slimmable network once on images without labels; its model lies in the run's folder at the end."""
     console = console or Console()
@@ -51,8 +55,7 @@ def pretrain(
         raise UserError(f"a batch of {config.recipe.batch_size} is too small for {config.machine.devices} devices")
     check_teacher(config.recipe)
     fabric = make_fabric(config.machine)
-    image_set = data()
-    trainer = Trainer(config.recipe, image_set, fabric)
+    trainer = Trainer(config.recipe, data(), fabric)
     monitor = Monitor(trainer) if fabric.is_global_zero else None
     if fabric.is_global_zero and not resume:
         run.start(config)
@@ -75,9 +78,9 @@ def pretrain(
         display.say(describe(config, trainer))
         if warning := guideline_warning(config.recipe.objective):
             display.say(warning, style="bold yellow")
-        for name in image_set.skipped:
-            display.record(f"skipped {name}")
         train(trainer, monitor, run, display, asked_to_stop, config.machine.checkpoint_every)
+        for name in trainer.images.damaged:
+            display.record(f"skipped {name}")
     if fabric.is_global_zero:
         finish(trainer, run, display)
     fabric.barrier()
@@ -132,8 +135,8 @@ def train(
 def finish(trainer: Trainer, run: Run, display: Display) -> None:
     """Calibrate every width and save the model."""
     recipe, net = trainer.recipe, trainer.learner.net
-    chosen = torch.randperm(len(trainer.images), generator=seeded(recipe.seed))[: recipe.calibration]
-    images = evaluation_view(trainer.images[chosen.to(trainer.images.device)], recipe.views.size)
+    sample = trainer.images.sample(recipe.calibration, seeded(recipe.seed))
+    images = evaluation_view(sample.images, recipe.views.size)
     if not net.calibrated(1.0):
         what = f"collecting batch-norm statistics for all {len(net.widths)} distinct widths"
         display.say(what)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from us3l.data.views import evaluation_view
 from us3l.evaluation.knn import knn_accuracy
+from us3l.training.images import random_views
 from us3l.training.trainer import Trainer, seeded
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
@@ -25,11 +26,11 @@ class Monitor:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.widths = trainer.learner.net.among(WIDTHS)
-        images, labels = trainer.images, trainer.labels
-        self.chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: BANK + QUERIES]
-        self.images = evaluation_view(images[self.chosen.to(images.device)], trainer.recipe.views.size)
-        self.labels = None if labels is None else labels[self.chosen].to(images.device)
-        self.queries = min(QUERIES, len(self.chosen) // 5)
+        sample = trainer.images.sample(BANK + QUERIES, torch.Generator().manual_seed(0))
+        self.raw = sample.images
+        self.images = evaluation_view(self.raw, trainer.recipe.views.size)
+        self.labels = None if sample.labels is None else sample.labels.to(self.raw.device)
+        self.queries = min(QUERIES, len(self.raw) // 5)
         self.guidance: dict[float, Tensor] = {}
 
     def measure(self) -> Gauges:
@@ -55,9 +56,10 @@ class Monitor:
 
     def consistency(self, width: float) -> dict[str, float]:
         """How the guidance of a sub-network has changed since the last measurement, on fresh views."""
-        indices = self.chosen[:PROBED]
-        views = self.trainer.make_views(indices, seeded(self.trainer.recipe.seed, self.trainer.step, 0))
-        now = self.trainer.learner.guidance(views, width, self.trainer.labels_of(indices))
+        recipe = self.trainer.recipe
+        views = random_views(self.raw[:PROBED], recipe, seeded(recipe.seed, self.trainer.step, 0))
+        labels = self.labels[:PROBED] if recipe.objective.supervised and self.labels is not None else None
+        now = self.trainer.learner.guidance(views, width, labels)
         before, self.guidance[width] = self.guidance.get(width), now
         return {} if before is None else {"turn": turn(before.to(now), now), "change": change(before.to(now), now)}
 

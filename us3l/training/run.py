@@ -26,6 +26,9 @@ class Machine:
     checkpoint_every: int = 1
     """Epochs between checkpoints."""
 
+    stream: bool = False
+    """Read the images while training, as is always done when they do not fit into memory."""
+
     def __post_init__(self) -> None:
         if self.devices < 1 or self.checkpoint_every < 1:
             raise UserError(f"devices={self.devices} and checkpoint_every={self.checkpoint_every} must be at least 1")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from us3l.data.sources import ImageSet
-from us3l.data.views import two_views
+from us3l.data.sources import ImageFiles, ImageSet
+from us3l.data.stream import Batch
 from us3l.errors import UserError
 from us3l.families import create
 from us3l.objective.learner import Learner
 from us3l.objective.regularise import GroupDecay
 from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable
+from us3l.training.images import Resident, Streamed
 from us3l.training.recipes import Optimiser, Recipe
 from us3l.training.teacher import load_teacher
 
@@ -25,19 +28,19 @@ from us3l.training.teacher import load_teacher
 class Trainer:
     """One step of training at a time; all randomness comes from the seed and the step, so a state is small."""
 
-    def __init__(self, recipe: Recipe, image_set: ImageSet, fabric: Fabric) -> None:
+    def __init__(self, recipe: Recipe, images: ImageSet | ImageFiles, fabric: Fabric) -> None:
         self.recipe, self.fabric = recipe, fabric
-        self.batch = min(recipe.batch_size, len(image_set)) // fabric.world_size  # images on this device
+        self.batch = min(recipe.batch_size, len(images)) // fabric.world_size  # images on this device
         if self.batch < 2:
-            raise UserError(f"{len(image_set)} images are too few to train on {fabric.world_size} devices")
-        self.per_epoch = len(image_set) // (self.batch * fabric.world_size)
+            raise UserError(f"{len(images)} images are too few to train on {fabric.world_size} devices")
+        self.per_epoch = len(images) // (self.batch * fabric.world_size)
         planned = recipe.epochs * self.per_epoch
         self.steps = min(planned, recipe.max_steps or planned)
-        self.step = 0
-        self.images = image_set.images.to(fabric.device)
-        self.labels = image_set.labels  # for people to look at, and for supervised baselines
+        self.step, self.epoch = 0, -1
+        where = Streamed if isinstance(images, ImageFiles) else Resident
+        self.images: Resident | Streamed = where(images, recipe, fabric.device)  # type: ignore[arg-type]
         net = new_network(recipe)
-        self.learner = new_learner(recipe, net, image_set).to(memory_format=torch.channels_last)
+        self.learner = new_learner(recipe, net, self.images).to(memory_format=torch.channels_last)
         optimiser = new_optimiser(recipe.optimiser, self.learner)
         self.model, self.optimiser = fabric.setup(self.learner, optimiser)
         objective, weight_decay = recipe.objective, recipe.optimiser.weight_decay
@@ -66,31 +69,26 @@ class Trainer:
         else:
             self.decay.add_to_gradients(share)
 
-    def take_batch(self) -> Tensor:
-        """The indices of this step's images on this device."""
-        epoch, within = divmod(self.step, self.per_epoch)
+    def batches(self, epoch: int) -> Sequence[Tensor]:
+        """The indices of the images of each step of an epoch, on this device."""
         order = torch.randperm(len(self.images), generator=seeded(self.recipe.seed, epoch))
-        start = within * self.batch * self.fabric.world_size + self.fabric.global_rank * self.batch
-        return order[start : start + self.batch]
+        steps = order[: self.per_epoch * self.batch * self.fabric.world_size].view(self.per_epoch, -1, self.batch)
+        return list(steps[:, self.fabric.global_rank])
 
-    def make_views(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """The views of images that the objective asks for."""
-        views = two_views(self.images[indices.to(self.images.device)], self.recipe.views, generator)
-        wanted = views[: self.recipe.objective.views]
-        return tuple(view.contiguous(memory_format=torch.channels_last) for view in wanted)
-
-    def labels_of(self, indices: Tensor) -> Tensor | None:
-        """What supervised baselines learn from; self-supervised methods never see a label."""
-        if not self.recipe.objective.supervised:
-            return None
-        assert self.labels is not None
-        return self.labels[indices].to(self.images.device)
+    def take_batch(self) -> Batch:
+        """Views of this step's images on this device; with labels, if and only if the method learns from them."""
+        epoch, number = divmod(self.step, self.per_epoch)
+        if self.epoch != epoch:
+            self.epoch, self.epoch_batches = epoch, self.batches(epoch)
+        generator = seeded(self.recipe.seed, self.step, self.fabric.global_rank + 1)
+        batch = self.images.batch(self.epoch_batches, number, epoch, generator)
+        if not self.recipe.objective.supervised or batch.labels is None:
+            return replace(batch, labels=None)
+        return replace(batch, labels=batch.labels.to(self.fabric.device))
 
     def train_step(self) -> list[Tensor]:
         """Losses of the networks that ran, the base first; they stay on the device."""
-        indices = self.take_batch()
-        views = self.make_views(indices, seeded(self.recipe.seed, self.step, self.fabric.global_rank + 1))
-        labels = self.labels_of(indices)
+        batch = self.take_batch()
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate(self.step)
         base, *subs = self.widths(self.step)
@@ -102,7 +100,7 @@ class Trainer:
         parts, targets = [], None
         for base_width, sub_widths in passes:
             self.optimiser.zero_grad()
-            losses = self.model(views, base_width, sub_widths, labels, targets)
+            losses = self.model(batch.views, base_width, sub_widths, batch.labels, targets)
             self.fabric.backward(losses.total)
             self.optimiser.step()
             targets = losses.targets
@@ -115,17 +113,13 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "data": self.fingerprint(),
+            "data": self.images.fingerprint(),
             "learner": self.learner.state_dict(),
             "optimiser": self.optimiser.state_dict(),
         }
 
-    def fingerprint(self) -> list[int]:
-        """Of the images: their number and the sum of their pixels."""
-        return [len(self.images), int(self.images.sum(dtype=torch.int64))]
-
     def load_state(self, state: dict[str, Any]) -> None:
-        if state.get("data") != self.fingerprint():
+        if state.get("data") != self.images.fingerprint():
             raise UserError(
                 f"the images have changed since this run began (now {len(self.images)}): bring back those it was "
                 "started with, or start a new run"
@@ -167,12 +161,14 @@ def new_network(recipe: Recipe) -> Slimmable:
     return net
 
 
-def new_learner(recipe: Recipe, net: Slimmable, image_set: ImageSet) -> Learner:
-    objective = recipe.objective
-    if objective.supervised and image_set.labels is None:
-        raise UserError(f"{image_set.name} has no labels, which base_loss='cross-entropy' learns from")
-    classes = 1 + int(image_set.labels.max()) if objective.supervised and image_set.labels is not None else 0
-    frozen = load_teacher(recipe.teacher, recipe.views.size) if recipe.teacher and objective.frozen_teacher else None
+def new_learner(recipe: Recipe, net: Slimmable, images: Resident | Streamed) -> Learner:
+    objective, classes, frozen = recipe.objective, 0, None
+    if objective.supervised:
+        if images.labels is None:
+            raise UserError(f"{images.name} has no labels, which base_loss='cross-entropy' learns from")
+        classes = 1 + int(images.labels.max())
+    if objective.frozen_teacher and recipe.teacher:
+        frozen = load_teacher(recipe.teacher, recipe.views.size)
     return Learner(net, objective, recipe.views.size, classes, frozen)
 
 

@@ -1,0 +1,1 @@
+"""Scenes with boxes and masks, in the layouts of Pascal VOC and COCO."""

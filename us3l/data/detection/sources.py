@@ -1,0 +1,58 @@
+"""Finding out how a folder is laid out, and reading its scenes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from us3l.data.detection.coco import choose_splits, coco_splits, read_coco
+from us3l.data.detection.scenes import SceneSet
+from us3l.data.detection.voc import FOLDERS, is_voc, read_voc, voc_parts
+from us3l.data.named import NAMED_SETS, data_root
+from us3l.errors import UserError
+
+NAMES = ("voc", "coco")
+
+
+def load(
+    data: str | Path,
+    train_split: str | None = None,
+    test_split: str | None = None,
+    limit: int | None = None,
+    root: str | Path | None = None,
+) -> tuple[SceneSet, SceneSet]:
+    """The scenes to train and to test on, of `"voc"` or `"coco"` in the data root, or of a folder of either layout.
+
+    Args:
+        data: a name or a path; a string that is a name means the named set.
+        train_split, test_split: other than the usual ones, such as "val2017" or "trainval".
+        limit: no more than so many of each, a fixed random choice.
+        root: where named sets lie (default: the environment's US3L_DATA, or ./data).
+    """
+    named = data in NAMES
+    folder = data_root(root) / NAMED_SETS[str(data)].folder if named else Path(data).expanduser()
+    if not folder.is_dir():
+        hint = (
+            f"; {data} is expected there, in the layout {_layouts()}" if named else f", nor one of {', '.join(NAMES)}"
+        )
+        raise UserError(f"{folder}: no such folder{hint}")
+    name = str(data) if named else folder.resolve().name
+    if coco_splits(folder):
+        train, test = read_coco(name, folder, *choose_splits(folder, train_split, test_split))
+    elif is_voc(folder) or any(map(is_voc, folder.glob("VOC[0-9]*"))):
+        train, test = read_voc(name, *voc_parts(folder, train_split, test_split))
+    else:
+        raise UserError(f"{folder}: no boxes found there; a folder is laid out as {_layouts()}")
+    for part in (train, test):
+        if not part.scenes:
+            reason = part.skipped[0] if part.skipped else "their lists are empty"
+            raise UserError(
+                f"{folder}: none of the {'training' if part is train else 'test'} images is usable: {reason}"
+            )
+    return train.limited(limit), test.limited(limit)
+
+
+def _layouts() -> str:
+    return (
+        f"VOC's ({', '.join(FOLDERS)}, or folders VOC2007, VOC2012 that have these) or "
+        "COCO's (train2017, val2017, annotations/instances_train2017.json, annotations/instances_val2017.json)"
+    )
