@@ -1,0 +1,127 @@
+"""A profile as a table and as a picture. Imports matplotlib, so import this module late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+from rich import box
+from rich.table import Table
+
+from us3l.deploy.profile import Accuracies, Latency, Profile, pareto
+from us3l.files import replacing
+from us3l.report.tables import human
+
+# Of Okabe and Ito: told apart with any colour vision, and by their markers without any.
+STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v")]
+INK = "#444444"
+NAMES = {"torch": "PyTorch", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+METRICS = {"linear": "linear probe", "finetuned": "fine-tuned", "knn": "kNN"}
+
+
+def profile_table(profile: Profile, accuracies: Accuracies | None, batch: int) -> Table:
+    """One row for each width that was timed with that batch size: "p50/p95" of each backend.
+
+    With three backends it fits into 80 characters.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    headers = ["width", "params", "MACs", "size\nMB", "memory\nMB"]
+    headers += [f"{accuracies.metric}\n%"] if accuracies else []
+    headers += [f"{backend}\nms" for backend in profile.backends()]
+    for header in headers:
+        table.add_column(header, justify="right", no_wrap=True)
+    timed = {(row.width, row.backend): row for row in profile.latencies if row.batch == batch}
+    for costs in profile.costs:
+        found = [timed.get((costs.width, backend)) for backend in profile.backends()]
+        if not any(found):
+            continue
+        cells = [f"{costs.width:.4g}x", human(costs.params), human(costs.macs)]
+        cells += [f"{costs.bytes / 1e6:.3g}", f"{costs.memory * batch / 1e6:.3g}"]
+        if accuracies:
+            percent = accuracies.percent.get(costs.width)
+            cells.append("" if percent is None else f"{percent:.1f}")
+        cells += [f"{short(row.p50_ms)}/{short(row.p95_ms)}" if row else "" for row in found]
+        table.add_row(*cells)
+    return table
+
+
+def short(ms: float) -> str:
+    """At most four characters, up to ten seconds.
+
+    >>> short(0.7174), short(13.24), short(132.4)
+    ('0.72', '13.2', '132')
+    """
+    return f"{ms:.2g}" if ms < 1 else f"{ms:.3g}" if ms < 1000 else f"{ms:.0f}"
+
+
+def profile_figure(profile: Profile, accuracies: Accuracies | None, path: Path, title: str) -> None:
+    """Draw accuracy (or else the width) against the median latency, one panel for each batch size, as PNG."""
+    batches = profile.batches()
+    figure = Figure(figsize=(max(8, 5.5 * len(batches)), 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, batch in zip(figure.subplots(1, len(batches), sharey=True, squeeze=False)[0], batches, strict=True):
+        _panel(axes, profile, accuracies, [row for row in profile.latencies if row.batch == batch])
+        axes.set_xlabel(f"latency of {batch} image{'s' * (batch > 1)}, median, ms (log scale)", fontsize=12, color=INK)
+    figure.axes[0].set_ylabel(
+        f"{METRICS[accuracies.metric]} on {accuracies.data}, %" if accuracies else "width (not evaluated)",
+        fontsize=12,
+        color=INK,
+    )
+    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold")
+    figure.legend(
+        *figure.axes[0].get_legend_handles_labels(), fontsize=11, frameon=False, ncols=4, loc="outside lower center"
+    )
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=200, format="png")
+
+
+def _panel(axes: Axes, profile: Profile, accuracies: Accuracies | None, rows: Sequence[Latency]) -> None:
+    worth = accuracies.percent if accuracies else {row.width: row.width for row in rows}
+    rows = sorted((row for row in rows if row.width in worth), key=lambda row: row.width)
+    for backend, (colour, marker) in zip(profile.backends(), STYLES * len(profile.backends()), strict=False):
+        own = [row for row in rows if row.backend == backend]
+        axes.plot(
+            [row.p50_ms for row in own],
+            [worth[row.width] for row in own],
+            color=colour,
+            marker=marker,
+            linewidth=1.8,
+            markersize=6,
+            label=NAMES.get(backend, backend),
+        )
+    front = [rows[index] for index in pareto([(row.p50_ms, worth[row.width]) for row in rows])]
+    axes.plot(
+        [row.p50_ms for row in front],
+        [worth[row.width] for row in front],
+        linestyle="none",
+        marker="o",
+        markersize=14,
+        markerfacecolor="none",
+        markeredgecolor=INK,
+        markeredgewidth=1.2,
+        label="Pareto front",
+    )
+    for row in front:
+        axes.annotate(
+            f"{row.width:.3g}x",
+            (row.p50_ms, worth[row.width]),
+            xytext=(-9, 7),
+            textcoords="offset points",
+            ha="right",
+            fontsize=10,
+            color=INK,
+        )
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.margins(x=0.12, y=0.12)
+    axes.grid(color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=10, colors=INK, length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
