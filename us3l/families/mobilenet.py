@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor, nn
-from torchvision.models.mobilenetv2 import InvertedResidual  # type: ignore[import-untyped]
-from torchvision.ops import Conv2dNormActivation  # type: ignore[import-untyped]
+from torchvision.models.mobilenetv2 import InvertedResidual
+from torchvision.ops import Conv2dNormActivation
 
 from us3l.families.resnet import Stem, check_options
 from us3l.width import Width, round_channels

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,6 +23,7 @@ from us3l.objective.sampling import lower_bound
 from us3l.objective.spec import warning as guideline_warning
 from us3l.progress import Counting
 from us3l.slimmable import Slimmable
+from us3l.stopping import stop_requests
 from us3l.training.checkpoint import load_checkpoint, save_checkpoint
 from us3l.training.display import Display
 from us3l.training.monitor import COLLAPSED, Gauges, Monitor
@@ -178,26 +176,6 @@ def make_fabric(machine: Machine) -> Fabric:
         raise UserError(f"cannot run on {machine.devices} x {machine.accelerator}: {error}") from None
     fabric.launch()
     return fabric
-
-
-@contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into a request that the loop honours after the step; a second Ctrl-C stops at once."""
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # Python delivers signals to the main thread only
-        return
-
-    def ask(number: int, _: Any) -> None:
-        asked.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def all_agree_to_stop(fabric: Fabric, asked: bool, fetching: bool) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from torchvision.ops import box_convert, clip_boxes_to_image  # type: ignore[import-untyped]
+from torchvision.ops import box_convert, clip_boxes_to_image
 
 from us3l.data.decode import Damaged, decode
 from us3l.data.detection.masks import decode_mask

@@ -1,0 +1,115 @@
+"""Detections as a table, and as a picture beside the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from rich import box
+from rich.table import Table
+
+from us3l.data.detection.examples import pixels
+from us3l.data.detection.masks import decode_mask
+from us3l.data.detection.scenes import Scene
+from us3l.evaluation.detection.predict import Findings
+from us3l.evaluation.detection.scores import Precision, Scores
+from us3l.files import replacing
+
+SHOWN = 4  # scenes
+CONFIDENT = 0.5
+# Okabe and Ito's, told apart with any colour vision; the names beside the boxes tell the rest.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
+Marked = tuple[int, Sequence[float], Any, str]
+"""Label, box, segmentation if any, and what to write."""
+
+
+def detections_table(findings: Findings, untrained: Findings | None = None) -> Table:
+    """AP, AP50 and AP75 for boxes and masks: of all classes, of these before training, and of each with objects."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("class", no_wrap=True)
+    table.add_column("objects", justify="right")
+    kinds = [kind for kind in ("boxes", "masks") if getattr(findings, kind)]
+    for kind in kinds:
+        for name in ("AP", "AP50", "AP75"):
+            table.add_column(f"{kind}\n{name}", justify="right", no_wrap=True)
+    counts = [0] * len(findings.scenes.classes)
+    for scene in findings.scenes.scenes:
+        for instance in scene.instances:
+            counts[instance.label] += not (instance.crowd or instance.difficult)
+
+    def row(name: str, count: int, found: Findings, pick: Callable[[Scores], Precision]) -> None:
+        cells = [cell for kind in kinds for cell in _numbers(pick(getattr(found, kind)))]
+        table.add_row(name, str(count), *cells)
+
+    row("all", sum(counts), findings, lambda scores: scores.overall)
+    if untrained:
+        row("all, untrained", sum(counts), untrained, lambda scores: scores.overall)
+    table.add_section()
+    for name, count in zip(findings.scenes.classes, counts, strict=True):
+        if count:
+            row(name, count, findings, lambda scores, name=name: scores.classes[name])  # type: ignore[misc]
+    return table
+
+
+def _numbers(precision: Precision) -> list[str]:
+    return ["-" if v is None else f"{v:.1f}" for v in (precision.ap, precision.ap50, precision.ap75)]
+
+
+def detections_figure(findings: Findings, path: Path, title: str) -> None:
+    """Some scenes as a PNG: the truth on the left, confident detections on the right."""
+    scenes = _spread(findings.scenes.scenes)
+    images = [pixels(scene) for scene in scenes]
+    heights = [image.shape[0] / image.shape[1] for image in images]
+    width = 11.0
+    figure = Figure(figsize=(width, width / 2 * sum(heights) + 0.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
+    rows = figure.subplots(len(scenes), 2, squeeze=False, height_ratios=heights)
+    names = findings.scenes.classes
+    for (left, right), scene, image in zip(rows, scenes, images, strict=True):
+        truth = [(one.label, one.box, one.segmentation, names[one.label]) for one in scene.instances if not one.crowd]
+        found = [
+            _marked(one, findings)
+            for one in findings.detections
+            if one["image_id"] == scene.id and one["score"] >= CONFIDENT
+        ]
+        _draw(left, image, truth, f"truth: {len(truth)} objects")
+        _draw(right, image, found, f"detections: {len(found)} with a score of {CONFIDENT:g} or more")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=100, format="png")
+
+
+def _spread(scenes: Sequence[Scene]) -> list[Scene]:
+    """Some scenes with objects from all over the set, or without any if none has."""
+    fitting = [scene for scene in scenes if scene.learnable] or list(scenes)
+    places = np.linspace(0, len(fitting) - 1, min(SHOWN, len(fitting))).round().astype(int)
+    return [fitting[place] for place in places]
+
+
+def _marked(one: dict[str, Any], findings: Findings) -> Marked:
+    label = findings.scenes.category_ids.index(one["category_id"])
+    return label, one["bbox"], one.get("segmentation"), f"{findings.scenes.classes[label]} {one['score']:.2f}"
+
+
+def _draw(axes: Axes, image: np.ndarray, marks: Sequence[Marked], title: str) -> None:
+    height, width, _ = image.shape
+    canvas = image / 255
+    for label, _, segmentation, _ in marks:
+        if segmentation is not None:
+            inside = decode_mask(segmentation, height, width)
+            canvas[inside] = 0.5 * canvas[inside] + 0.5 * np.array(to_rgb(COLOURS[label % len(COLOURS)]))
+    axes.imshow(canvas)
+    for label, (x, y, w, h), _, text in marks:
+        colour = COLOURS[label % len(COLOURS)]
+        axes.add_patch(Rectangle((x, y), w, h, fill=False, edgecolor=colour, linewidth=1.6))
+        plate = {"facecolor": colour, "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
+        axes.text(x, y, text, fontsize=6.5, color="white", bbox=plate, va="bottom", clip_on=True)
+    axes.set_title(title, fontsize=10, loc="left", color="#444444")
+    axes.set_axis_off()
