@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from us3l.calibration import calibrate as calibrate
     from us3l.costs import Cost as Cost
     from us3l.costs import cost as cost
+    from us3l.deploy.runtime import Runtime as Runtime
     from us3l.errors import UserError as UserError
     from us3l.families import create as create
     from us3l.slimmable import Slimmable as Slimmable
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Cost": "us3l.costs",
+    "Runtime": "us3l.deploy.runtime",
     "Slimmable": "us3l.slimmable",
     "UserError": "us3l.errors",
     "calibrate": "us3l.calibration",

@@ -54,7 +54,8 @@ def test_from_a_folder_of_photos_to_files(photos, tmp_path, capsys):
     assert Image.open(run / "eval" / "photos.png").size[0] > 500
 
     assert main(["export", str(run), "--width", "0.37", "0.5"]) == 0
-    assert {path.name for path in (run / "export").iterdir()} == {"resnet18-0.37x.pt2", "resnet18-0.5x.pt2"}
+    written = {path.name for path in (run / "export").iterdir()}
+    assert written == {"resnet18-0.37x.pt2", "resnet18-0.5x.pt2", "manifest.json", "example.py"}
 
 
 def test_the_demo_tells_what_to_do_next(tmp_path, capsys, monkeypatch):

@@ -1,52 +1,257 @@
-import json
+"""Export: what files hold, what proves them, and what becomes of a failed one."""
 
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import nn
 
 import us3l
-from us3l.deploy import export as exporting
+from us3l.data.sources import load
+from us3l.deploy import example, formats
+from us3l.deploy.bundle import read_bundle
+from us3l.deploy.evaluated import Head
+from us3l.deploy.export import Source, convert, export
+from us3l.deploy.proof import Evidence
+from us3l.evaluation.linear import linear_probe
+
+SIZE = 8
+FORMATS = ["torch", "safetensors", "onnx", "openvino"]
 
 
-@pytest.fixture
-def net():
+@dataclass(frozen=True)
+class Tiny:
+    """A family of three layers, which exports in a moment; the backbones are in test_export_backbones.py."""
+
+    name = "tiny"
+
+    def __call__(self, width):
+        channels = round(32 * width)
+        layers = nn.Conv2d(3, channels, 3, bias=False), nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+        return nn.Sequential(*layers, nn.Flatten())
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    return Evidence.of(load("digits", "train", SIZE, 100), load("digits", "test", SIZE, 60), SIZE)
+
+
+@pytest.fixture(scope="module")
+def source(evidence):
     torch.manual_seed(0)
+    net = us3l.Slimmable(Tiny())
+    us3l.calibrate(net, evidence.train, widths=[0.37, 1.0])
+    return Source(net, SIZE, {"run": "small", "data": "digits"})
+
+
+@pytest.fixture(scope="module")
+def head(source, evidence):
+    with torch.no_grad():
+        features = source.net.at(0.37)(evidence.train)
+    return Head(linear_probe(features, evidence.train_labels), evidence.classes, "digits")
+
+
+@pytest.fixture(scope="module")
+def classifiers(source, evidence, head, tmp_path_factory):
+    """A bundle with a head in every format, exported twice."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+    for folder in folders:
+        for kind in FORMATS:
+            export(source, 0.37, kind, folder, evidence, head=head, accuracy={"data": "digits", "linear": 80.0})
+    return folders
+
+
+def test_a_bundle_says_what_its_files_are(source, evidence, classifiers):
+    bundle = read_bundle(classifiers[0])
+    assert [entry.format for entry in bundle.entries] == sorted(FORMATS)
+    price = us3l.cost(source.net.at(0.37), (3, SIZE, SIZE))
+    for entry in bundle.entries:
+        assert (entry.width, entry.int8, entry.params, entry.macs) == (0.37, False, price.params, price.macs)
+        assert entry.bytes == sum((bundle.folder / name).stat().st_size for name in entry.files)
+        assert (entry.features, entry.classes) == (10, evidence.classes)
+        assert entry.accuracy == {"data": "digits", "linear": 80.0}
+
+
+def test_files_are_the_same_each_time_and_do_not_name_this_machine(classifiers):
+    first, second = classifiers
+    names = {path.name for path in first.iterdir()}
+    assert names == {path.name for path in second.iterdir()}
+    for name in names:
+        content = (first / name).read_bytes()
+        assert content == (second / name).read_bytes(), name
+        assert str(first).encode() not in content
+        assert us3l.__file__.encode() not in content, name
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx", "openvino"])
+def test_a_file_tells_what_it_is_and_classifies(source, evidence, head, classifiers, kind):
+    path = classifiers[0] / f"tiny-0.37x{formats.KINDS[kind].suffixes[0]}"
+    about, run = example.OPENERS[path.suffix](path)
+    assert (about["us3l"], about["width"], about["run"], about["data"]) == (us3l.__version__, 0.37, "small", "digits")
+    assert about["preprocessing"] == source.preprocessing
+    assert about["classes"] == evidence.classes
+    with torch.no_grad():
+        expected = head.probe.scores(source.net.at(0.37)(evidence.test)).numpy()
+    np.testing.assert_allclose(run(evidence.test.numpy()), expected, atol=1e-4)
+
+
+def test_safetensors_say_how_to_build_their_network(evidence, tmp_path):
     net = us3l.create("resnet18", stem="cifar", base=8)
-    us3l.calibrate(net, torch.randn(16, 3, 16, 16), widths=[0.37, 1.0])
-    net.metadata = {"preprocessing": {"size": 16}}
-    return net
-
-
-def test_a_torch_program_runs_by_itself_at_any_batch_size(net, tmp_path):
-    path = tmp_path / "network.pt2"
-    exporting.export(net, 0.37, path, "torch", 16)
-    program = torch.export.load(path).module()
-    for batch in (1, 2, 7):
-        images = torch.randn(batch, 3, 16, 16)
-        torch.testing.assert_close(program(images), net.at(0.37)(images), rtol=1e-4, atol=1e-5)
-
-
-def test_safetensors_hold_the_small_network_only_and_say_how_to_build_it(net, tmp_path):
-    path = tmp_path / "network.safetensors"
-    exporting.export(net, 0.37, path, "safetensors", 16)
+    us3l.calibrate(net, evidence.train, widths=0.37)
+    export(Source(net, SIZE), 0.37, "safetensors", tmp_path, evidence)
+    path = tmp_path / "resnet18-0.37x.safetensors"
     with safe_open(path, "pt") as file:
-        description = json.loads(file.metadata()["us3l"])
-    plain = us3l.create(description["backbone"], **description["options"]).family(description["width"]).eval()
+        about = json.loads(file.metadata()["us3l"])
+    plain = us3l.create(about["backbone"], **about["options"]).family(about["width"]).eval()
     plain.load_state_dict(load_file(path))
-    images = torch.randn(3, 3, 16, 16)
-    torch.testing.assert_close(plain(images), net.at(0.37)(images))
-    assert path.stat().st_size < 1.1 * us3l.cost(plain, (3, 16, 16)).bytes + 20_000
-    assert description["preprocessing"] == {"size": 16}
+    torch.testing.assert_close(plain(evidence.test), net.at(0.37)(evidence.test))
 
 
-def test_a_failed_proof_is_an_error_and_leaves_no_file(net, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "read_program", lambda path, images: torch.zeros(3, 1))  # noqa: ARG005
-    with pytest.raises(us3l.UserError, match="differs from the original"):
-        exporting.export(net, 0.37, tmp_path / "network.pt2", "torch", 16)
+def test_safetensors_keep_the_head_beside_the_network(head, classifiers):
+    state = load_file(classifiers[0] / "tiny-0.37x.safetensors")
+    torch.testing.assert_close(state["head.weight"], head.probe.weight.float())
+    assert "network.0.weight" in state
+
+
+def test_batch_norm_is_folded(source, evidence, classifiers):
+    import onnx
+
+    operations = {node.op_type for node in onnx.load(classifiers[0] / "tiny-0.37x.onnx").graph.node}
+    assert "Conv" in operations
+    assert "BatchNormalization" not in operations
+    program = torch.export.load(classifiers[0] / "tiny-0.37x.pt2")
+    assert not [node for node in program.graph.nodes if "batch_norm" in str(node.target)]
+    network = source.net.carve(0.37)
+    torch.testing.assert_close(formats.fold(network)(evidence.test), network(evidence.test), atol=1e-5, rtol=1e-4)
+
+
+def test_a_network_that_cannot_be_traced_is_not_folded():
+    class Picky(nn.Sequential):
+        def forward(self, images):
+            return super().forward(images if images.mean() > 0 else -images)
+
+    network = Picky(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval()
+    assert formats.fold(network) is network
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx", "openvino"])
+def test_the_example_beside_the_files_runs_without_us3l(evidence, classifiers, tmp_path, kind):
+    photo = tmp_path / "photo.png"
+    pixels = load("digits", "test", SIZE, 60).images[7]
+    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(photo)
+    path = classifiers[0] / f"tiny-0.37x{formats.KINDS[kind].suffixes[0]}"
+    block = "import runpy, sys; sys.modules['us3l'] = None; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    command = [sys.executable, "-c", block, str(classifiers[0] / "example.py"), str(path), str(photo)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    _, run = example.OPENERS[path.suffix](path)
+    assert done.stdout.split()[-1] == evidence.classes[run(evidence.test[7:8].numpy()).argmax()]
+
+
+@pytest.mark.parametrize("size", [16, 64])
+def test_the_example_preprocesses_as_evaluation_does(size, tmp_path):
+    photo = tmp_path / "photo.png"
+    ramp = np.linspace(0, 255, 90 * 120 * 3).reshape(90, 120, 3).astype(np.uint8)
+    Image.fromarray(ramp).save(photo)
+    Image.fromarray(ramp).save(tmp_path / "other.png")
+    about = {"preprocessing": Source(us3l.create("resnet18", base=8), size).preprocessing}
+    images = load(tmp_path, "all", about["preprocessing"]["resize"])
+    expected = Evidence.of(images, images, size).test[:1]
+    np.testing.assert_allclose(example.preprocess(photo, about), expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_that_differs_is_an_error_and_leaves_nothing(source, evidence, tmp_path, monkeypatch, kind):
+    def spoilt(network, *rest):
+        network = source.net.carve(0.37)
+        next(network.parameters()).data[0] += 1.0
+        write(network, *rest)
+
+    write = formats.KINDS[kind].write
+    monkeypatch.setitem(formats.KINDS, kind, replace(formats.KINDS[kind], write=spoilt))
+    with pytest.raises(us3l.UserError, match="differs from the original by"):
+        export(source, 0.37, kind, tmp_path / "new", evidence)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_not_calibrated_is_not_exported(net, tmp_path):
+def test_a_file_that_carries_more_than_its_width_is_an_error(source, evidence, tmp_path, monkeypatch):
+    def padded(network, size, path, about):
+        formats.write_safetensors(network, size, path, about + " " * 500_000)
+
+    kind = replace(formats.KINDS["safetensors"], write=padded)
+    monkeypatch.setitem(formats.KINDS, "safetensors", kind)
+    with pytest.raises(us3l.UserError, match="weights of this width only"):
+        export(source, 0.37, "safetensors", tmp_path / "new", evidence)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bundle_grows_and_keeps_what_it_had(source, evidence, tmp_path):
+    for width in (1.0, 0.37):
+        export(source, width, "safetensors", tmp_path, evidence)
+    before = (tmp_path / "tiny-1x.safetensors").read_bytes()
+    with pytest.raises(us3l.UserError, match="already exists"):
+        export(source, 1.0, "safetensors", tmp_path, evidence)
+    export(source, 1.0, "safetensors", tmp_path, evidence, accuracy={"data": "new", "knn": 1.0}, overwrite=True)
+    assert [(entry.width, entry.accuracy) for entry in read_bundle(tmp_path).entries] == [
+        (0.37, None),
+        (1.0, {"data": "new", "knn": 1.0}),
+    ]
+    assert (tmp_path / "tiny-1x.safetensors").read_bytes() == before
+    other = us3l.create("mobilenet_v2", stem="cifar", base=8)
+    us3l.calibrate(other, evidence.train, widths=1.0)
+    with pytest.raises(us3l.UserError, match="another network"):
+        export(Source(other, SIZE), 1.0, "safetensors", tmp_path, evidence)
+
+
+def test_what_cannot_be_exported(source, evidence, head, tmp_path):
     with pytest.raises(us3l.UserError, match="not calibrated"):
-        exporting.export(net, 0.9, tmp_path / "network.pt2", "torch", 16)
+        export(source, 0.9, "torch", tmp_path, evidence)
+    with pytest.raises(us3l.UserError, match="onnx and openvino"):
+        export(source, 0.37, "torch", tmp_path, evidence, int8=True)
+    with pytest.raises(us3l.UserError, match="--data"):
+        export(source, 0.37, "onnx", tmp_path, Evidence.noise(SIZE), int8=True)
+    with pytest.raises(us3l.UserError, match="does not fit width 1"):
+        export(source, 1.0, "torch", tmp_path, evidence, head=head)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_names_the_extra(source, evidence, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.setitem(sys.modules, "executorch.exir", None)
+    for kind, extra in (("openvino", "deploy"), ("executorch", "executorch")):
+        with pytest.raises(us3l.UserError, match=rf"us3l\[{extra}\]"):
+            export(source, 0.37, kind, tmp_path / "new", evidence)
+    assert not list(tmp_path.iterdir())
+
+
+def test_noise_serves_when_there_is_no_image(source, tmp_path):
+    _, proof = export(source, 0.37, "safetensors", tmp_path, Evidence.noise(SIZE))
+    assert proof.images == "noise"
+
+
+def test_any_plain_network_converts(tmp_path, evidence):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE**2, 5)).eval()
+    path = convert(network, "onnx", SIZE, tmp_path / "0.25")
+    assert path == tmp_path / "0.25.onnx"
+    import onnxruntime
+
+    found = onnxruntime.InferenceSession(path).run(None, {"images": evidence.test.numpy()})[0]
+    np.testing.assert_allclose(found, network(evidence.test).detach().numpy(), atol=1e-5)
+
+
+def test_executorch(source, evidence, tmp_path):
+    pytest.importorskip("executorch", reason="executorch is not installed: pip install 'us3l[executorch]'")
+    entry, proof = export(source, 0.37, "executorch", tmp_path, evidence)
+    assert proof.difference < 1e-4
+    path = tmp_path / "tiny-0.37x.pte"
+    about, run = example.OPENERS[".pte"](path)
+    assert (about["width"], entry.files.keys()) == (0.37, {path.name})
+    for count in (1, 7):
+        expected = source.net.at(0.37)(evidence.test[:count]).numpy()
+        np.testing.assert_allclose(run(evidence.test[:count].numpy()), expected, atol=1e-4)

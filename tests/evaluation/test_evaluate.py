@@ -1,13 +1,17 @@
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import us3l
-from us3l.data.sources import ImageSet, load
+from us3l.data.batches import whole_side
+from us3l.data.sources import ImageSet, find, load
 from us3l.data.views import evaluation_view
 from us3l.errors import UserError
-from us3l.evaluation.evaluate import evaluate, images_to_embed, untrained
-from us3l.evaluation.features import embed
+from us3l.evaluation.evaluate import evaluate, images_to_embed, share_of_each_class, untrained
+from us3l.evaluation.features import embed, embed_all
 from us3l.evaluation.knn import knn_accuracy
+from us3l.evaluation.results import percent_correct
 
 
 @pytest.fixture
@@ -25,7 +29,8 @@ def digits():
 
 def test_results_of_each_width(net, digits):
     done = []
-    results = evaluate(net, *digits, widths=[1.0, 0.5], size=8, progress=done.append)
+    found = evaluate(net, *digits, widths=[1.0, 0.5], size=8, progress=done.append)
+    results = found.results
     assert [result.width for result in results] == [1.0, 0.5]
     assert sum(done) == images_to_embed(*digits, [1.0, 0.5]) == 2 * 2 * 250
     assert results[0].params == us3l.cost(net.carve(1.0), (3, 8, 8)).params
@@ -37,11 +42,19 @@ def test_results_of_each_width(net, digits):
     train, test = digits
     features = [net.at(0.5)(evaluation_view(part.images, 8)) for part in (train, test)]
     assert results[1].knn == knn_accuracy(features[0], train.labels, features[1], test.labels)
-    assert evaluate(net, *digits, widths=[1.0, 0.5], size=8) == results
+    again = evaluate(net, *digits, widths=[1.0, 0.5], size=8)
+    assert (again.results, again.scores) == (found.results, found.scores)
+    # What is handed back classifies as was reported.
+    scores = found.probes[0.5].scores(features[1])
+    assert percent_correct(scores, test.labels) == results[1].linear
+    judged = found.scores[0.5]["linear"]
+    assert (judged.top1, judged.top5) == (results[1].linear, results[1].linear_top5)
+    assert judged.low < judged.top1 < judged.high
+    assert len(judged.per_class) == 10
 
 
 def test_without_a_floor(net, digits):
-    (result,) = evaluate(net, *digits, widths=[0.25], size=8, floor=False)
+    (result,) = evaluate(net, *digits, widths=[0.25], size=8, floor=False).results
     assert result.knn_untrained is None
     assert result.linear is not None
 
@@ -68,6 +81,46 @@ def test_embedding_does_not_depend_on_batches(net, digits):
     us3l.calibrate(net, torch.randn(8, 3, 8, 8), widths=[0.5])
     whole = embed(net.at(0.5), digits[0].images, 8, batch=200)
     torch.testing.assert_close(embed(net.at(0.5), digits[0].images, 8, batch=33), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_files_give_the_features_of_images_in_memory(net, tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    for number in range(40):
+        path = tmp_path / "photos" / "abc"[number % 3] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = ("RGB", "L", "RGBA")[number % 3]
+        pixels = random.integers(0, 256, (64 + number, 80, 3), np.uint8) // (1 + number % 3)
+        Image.fromarray(pixels).convert(mode).save(path)
+    (tmp_path / "photos" / "a" / "cut.png").write_bytes(b"no image")
+    parts = [[load(tmp_path / "photos", split, whole_side(64)) for split in ("train", "test")]]
+    parts += [[find(tmp_path / "photos", split) for split in ("train", "test")]]
+    us3l.calibrate(net, torch.randn(16, 3, 64, 64), [1.0, 0.25])
+    memory, files = (embed_all([net.at(0.25), net.at(1.0)], part[0], 64) for part in parts)
+    assert all(map(torch.equal, memory.values, files.values))
+    assert torch.equal(memory.labels, files.labels)
+    assert len(files.damaged) == len(parts[0][0].skipped) <= 1
+    found = [evaluate(net, *part, widths=[1.0, 0.25], size=64, floor=False) for part in parts]
+    assert found[0].results == found[1].results
+    assert len(found[1].damaged) == 1
+    monkeypatch.setattr("us3l.evaluation.evaluate.FEATURE_BYTES", 1)  # one width at a time
+    assert evaluate(net, *parts[1], widths=[1.0, 0.25], size=64, floor=False).results == found[1].results
+
+
+def test_few_labels(net, digits):
+    train, test = digits
+    found = evaluate(net, train, test, [0.5], 8, floor=False, label_shares=(0.1, 1.0, 0.001), seeds=3)
+    tenth, whole, least = found.few_labels
+    assert (tenth.images, whole.images, least.images) == (20, 200, 10)  # at least one of each class
+    assert tenth.linear.seeds == 3
+    assert tenth.linear.deviation > 0
+    assert whole.linear.deviation == 0
+    assert whole.linear.top1 == found.results[0].linear > tenth.linear.top1
+    chosen = share_of_each_class(train.labels, 0.1, 0)
+    assert train.labels[chosen].bincount().tolist() == [2] * 10
+    assert torch.equal(chosen, share_of_each_class(train.labels, 0.1, 0))
+    assert not torch.equal(chosen, share_of_each_class(train.labels, 0.1, 1))
+    with pytest.raises(UserError, match="a share of the labels"):
+        evaluate(net, train, test, [0.5], 8, floor=False, label_shares=(1.5,))
 
 
 def test_what_cannot_be_evaluated(net, digits):

@@ -7,7 +7,7 @@ from sklearn.preprocessing import StandardScaler
 from torch.nn import functional as F
 
 from us3l.errors import UserError
-from us3l.evaluation.linear import GRADIENT_TOLERANCE, linear_accuracy, linear_probe
+from us3l.evaluation.linear import DEFAULT_L2, GRADIENT_TOLERANCE, L2, choose_l2, linear_accuracy, linear_probe
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,27 @@ def test_constant_features_have_no_say(digits):
     probe = linear_probe(padded, labels)
     assert (probe.weight[:, 64:] == 0).all()
     torch.testing.assert_close(probe.scores(F.pad(test, (0, 3), value=7.0)), linear_probe(train, labels).scores(test))
+
+
+def test_l2_is_chosen_on_training_images_held_out():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(300) % 2
+    signal = 2.0 * labels[:, None] - 1
+    # Much noise beside the signal: only a strong penalty generalises.
+    noisy = torch.cat([signal, signal, signal], 1) + 2 * torch.randn(300, 3, generator=generator)
+    noisy = torch.cat([noisy, torch.randn(300, 400, generator=generator)], 1)
+    # The signal is a small difference of large features: only a weak one lets it through.
+    large = torch.randn(300, 1, generator=generator)
+    hidden = torch.cat([large, large + 0.02 * signal], 1)
+    assert choose_l2(noisy, labels) >= 100
+    assert choose_l2(hidden, labels) == min(L2)
+    assert choose_l2(noisy, labels) == choose_l2(noisy.clone(), labels)
+
+
+def test_l2_where_nothing_can_be_held_out(digits):
+    train, labels, _, _ = digits
+    first = torch.stack([(labels == label).nonzero()[0, 0] for label in range(10)])
+    assert choose_l2(train[first], labels[first]) == DEFAULT_L2
 
 
 def test_separable_data_stays_finite():

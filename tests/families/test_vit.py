@@ -6,7 +6,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 import us3l
-from us3l.deploy.export import export
+from us3l.deploy.export import convert
 from us3l.families.vit import sincos_positions
 
 SMALL = {"image_size": 16, "patch": 4, "depth": 2}
@@ -108,7 +108,7 @@ def test_save_and_load(tmp_path):
 
 def test_it_exports_with_any_batch_size(tmp_path):
     net = us3l.create("vit_tiny", **SMALL)
-    export(net, 0.5, tmp_path / "vit.pt2", "torch", 16)
+    convert(net.carve(0.5), "torch", 16, tmp_path / "vit")
     images = torch.randn(5, 3, 16, 16)
     exported = torch.export.load(tmp_path / "vit.pt2").module()
     torch.testing.assert_close(exported(images), net.at(0.5)(images), rtol=1e-5, atol=1e-5)

@@ -10,7 +10,7 @@ from PIL import Image
 from us3l.errors import UserError
 from us3l.evaluation.results import WidthResult
 from us3l.report import figures
-from us3l.report.figures import KNN, LINEAR, accuracy_figure
+from us3l.report.figures import KNN, LINEAR, Line, accuracy_figure, cost_figure, lines_of
 
 NINE = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 
@@ -125,3 +125,38 @@ def test_pyplot_stays_out_of_it(drawn):
     before = "matplotlib.pyplot" in sys.modules
     drawn(results())
     assert ("matplotlib.pyplot" in sys.modules) == before
+
+
+def test_three_costs_side_by_side(monkeypatch, tmp_path):
+    kept = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: (kept.append(self), path.touch()))
+    other = results((1.0, 0.25), linear=12.5)
+    cost_figure([Line("one", results(), "linear"), Line("other", other, "linear")], tmp_path / "a.png", "several runs")
+    (figure,) = kept
+    assert [axes.get_xlabel().split(" ")[0] for axes in figure.axes] == ["width", "MACs", "parameters"]
+    for axes, cost in zip(figure.axes, ("width", "macs", "params"), strict=True):
+        one, another = axes.lines
+        expected = sorted((getattr(result, cost), result.linear) for result in results())
+        np.testing.assert_allclose(one.get_xydata(), expected)
+        assert another.get_ydata().tolist() == [12.5, 12.5]
+        assert one.get_color() != another.get_color()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "other"]
+
+
+def test_lines_for_what_was_measured(tmp_path):
+    assert [line.metric for line in lines_of(results())] == ["linear", "knn"]
+    assert [line.metric for line in lines_of(results(linear=None, knn=None, finetuned=3.0))] == ["finetuned"]
+    with pytest.raises(UserError, match="nothing to draw"):
+        cost_figure([Line("x", results(linear=None), "linear")], tmp_path / "a.png", "nothing")
+    with pytest.raises(UserError, match=r"\.png or \.svg"):
+        cost_figure(lines_of(results()), tmp_path / "a.pdf", "x")
+    cost_figure(lines_of(results((0.5,))), tmp_path / "a.png", "one width")
+    assert Image.open(tmp_path / "a.png").size == (2600, 1000)
+
+
+def test_many_runs_stay_apart(monkeypatch, tmp_path):
+    kept = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: (kept.append(self), path.touch()))
+    cost_figure([Line(f"run {n}", results(), "knn") for n in range(15)], tmp_path / "a.png", "many")
+    looks = {(line.get_color(), line.get_linestyle()) for line in kept[0].axes[0].lines}
+    assert len(looks) == 15

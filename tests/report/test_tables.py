@@ -5,8 +5,8 @@ import pytest
 from rich.console import Console
 
 from us3l.errors import UserError
-from us3l.evaluation.results import WidthResult, from_json, to_json
-from us3l.report.tables import human, results_table
+from us3l.evaluation.results import FewLabels, Score, WidthResult, from_json, to_json
+from us3l.report.tables import comparison, few_labels_table, human, results_table, uncertainty
 
 FULL = WidthResult(1.0, 11_173_962, 1_819_066_368, 60.0, 72.25, 32.0, 39.0)
 SLIM = WidthResult(0.921875, 698_372, 34_790_720, 50.0, 61.0, 50.5, 36.0)
@@ -90,10 +90,42 @@ def test_results_survive_json():
         ([{"width": True, "params": 5, "macs": 7}], "width must be a number above 0, got True"),
         ([{"width": 0.5, "params": 5.5, "macs": 7}], "params must be a whole number"),
         ('[{"width": 0.5, "params": 5, "macs": 7, "knn": NaN}]', "knn must be a number, got nan"),
-        ([{"width": 0.5, "params": 5, "macs": 7, "top5": 1}], "unknown top5"),
+        ([{"width": 0.5, "params": 5, "macs": 7, "top9": 1}], "unknown top9"),
     ],
 )
 def test_a_malformed_file_is_said_in_one_line(broken, message):
     with pytest.raises(UserError, match=message) as error:
         from_json(broken)
     assert "\n" not in str(error.value)
+
+
+def test_top5_where_there_is_room():
+    assert "top-5" in text([WidthResult(0.5, 1000, 2000, knn=50.0, knn_top5=80.0)])
+    assert "top-5" not in text([WidthResult(0.5, 1000, 2000, knn=50.0, knn_top5=80.0, knn_untrained=10.0)])
+    assert "fine-" in text([WidthResult(0.5, 1000, 2000, finetuned=50.0)])
+
+
+def test_few_labels_with_their_deviation():
+    found = [
+        FewLabels(width, share, int(1000 * share), Score(10 * width + share, None, 0, 100, (), 1.25, 3))
+        for width in (1.0, 0.5)
+        for share in (0.01, 0.1)
+    ]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(few_labels_table(found))
+    lines = console.file.getvalue().splitlines()
+    assert any("0.01 of them" in line for line in lines)
+    assert any("100 images" in line for line in lines)
+    assert any(line.split() == ["0.5x", "5.0", "±", "1.2", "5.1", "±", "1.2"] for line in lines)
+
+
+def test_uncertainty_is_the_worst():
+    scores = {1.0: {"knn": Score(50, None, 48, 52, ()), "linear": Score(50, None, 47, 53, (), 0.7, 3)}}
+    assert uncertainty({1.0: {"knn": scores[1.0]["knn"]}}, 1234).endswith("±2.0 points (1,234 test images)")
+    assert "±3.0 points" in uncertainty(scores, 10)
+    assert "at most 0.7" in uncertainty(scores, 10)
+
+
+def test_comparison_of_unequal_widths():
+    runs = {"one": [FULL], "two": [SLIM, FULL]}
+    assert comparison(runs, "knn") == {1.0: {"one": 60.0, "two": 60.0}, 0.921875: {"one": None, "two": 50.0}}

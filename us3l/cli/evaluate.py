@@ -2,40 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from us3l.cli.parse import parse
 from us3l.errors import UserError
+from us3l.evaluation.protocols import Protocol, Training, finetuning, paper_probe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from us3l.data.batches import Images
+    from us3l.evaluation.evaluate import Evaluation
+    from us3l.slimmable import Slimmable
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Weighted kNN and a linear probe on frozen features, at every width asked for, beside the untrained network's.
+    """What a network is worth at every width asked for, by labelled images.
 
-    Results come as a table, as eval/NAME.json and as eval/NAME.png in the run's folder, NAME being the data's.
+    Protocol "fast" is weighted kNN and an exact linear probe on frozen features, beside the untrained network's;
+    "paper" is the paper's linear probe, trained on random crops; "finetune" trains each width's network as a whole.
+    Results come as a table, and in the run's folder as eval/NAME.json, .png and -costs.png, NAME being the data's
+    (NAME-paper, NAME-finetune); the linear classifiers are in eval/NAME.probes.safetensors.
+
+    DATA is digits, cifar10, cifar100, imagenet, flowers102, pets or dtd (see us3l download), a folder or parquet files.
 
     examples:
       us3l evaluate runs/demo
       us3l evaluate runs/photos --data labelled-photos/ --widths 1 0.5 0.25
-      us3l evaluate runs/photos --data labelled-photos/ --all-widths --no-floor
+      us3l evaluate runs/photos --data labelled-photos/ --widths all --no-floor
+      us3l evaluate runs/photos --data flowers102 --label-share 0.01 0.1 --seeds 5
+      us3l evaluate runs/photos --data cifar100 --protocol paper --widths 1 0.25
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run's folder, or a model's."""
     data: str | None = None
     """Labelled images (default: those that the run was trained on)."""
-    widths: tuple[float, ...] | None = None
-    """Widths to evaluate (default: the paper's nine, as far as the network has them)."""
-    all_widths: bool = False
-    """Evaluate every distinct width."""
+    data_root: Path | None = None
+    """Where data sets that have a name lie (default: the environment's US3L_DATA, else ./data)."""
+    widths: Literal["all"] | tuple[float, ...] | None = None
+    """Widths to evaluate, or "all" distinct ones (default: the paper's nine, as far as the network has them)."""
+    protocol: Protocol = "fast"
+    """What learns from the labels."""
     train_images: int | None = None
-    """Learn the classifiers from only so many labelled images (default: all, or as many as the run itself used)."""
+    """Learn from only so many labelled images (default: all, or as many as the run itself used)."""
+    test_images: int | None = None
+    """Test on only so many images, equally many of each class (default: all)."""
     floor: bool = True
-    """Also evaluate the untrained network."""
+    """Also evaluate the untrained network (fast)."""
+    label_share: tuple[float, ...] = ()
+    """Also learn linear probes from these shares of every class's labels (fast)."""
+    seeds: int = 1
+    """Repeat what depends on chance with so many seeds, and give mean and deviation (label shares, paper, finetune)."""
+    epochs: int | None = None
+    """Epochs of training (paper, finetune)."""
+    lr: float | None = None
+    """Learning rate at its start (paper, finetune)."""
+    batch_size: int | None = None
+    """Images in a batch (paper, finetune)."""
+    weight_decay: float | None = None
+    """Weight decay (paper, finetune)."""
+    stream: bool = False
+    """Decode images anew whenever they are needed, also if they would fit into memory."""
+    memory_gib: float = 4.0
+    """Memory for decoded images; larger sets are read as with --stream."""
 
 
 def main(arguments: list[str]) -> int:
@@ -45,18 +80,14 @@ def main(arguments: list[str]) -> int:
 def execute(command: Evaluate) -> int:
     from rich.console import Console
 
-    from us3l.cli.data import image_size, load_images, load_model
-    from us3l.evaluation.evaluate import NINE_WIDTHS, check_labels, evaluate, images_to_embed
-    from us3l.evaluation.results import to_json
-    from us3l.files import write_json
-    from us3l.progress import Counting
-    from us3l.report.figures import accuracy_figure
-    from us3l.report.tables import results_table
+    from us3l.cli.data import image_size, load_model, open_images, tell_damaged
+    from us3l.evaluation.evaluate import NINE_WIDTHS, check_labels
     from us3l.training.run import Run
 
+    check(command)
     console = Console()
     net = load_model(command.run)
-    widths = net.widths[::-1] if command.all_widths else command.widths or net.among(NINE_WIDTHS)
+    widths = net.widths[::-1] if command.widths == "all" else command.widths or net.among(NINE_WIDTHS)
     for width in widths:
         net.check(width)
     run = Run(command.run)
@@ -67,16 +98,100 @@ def execute(command: Evaluate) -> int:
         config = run.config()
         data, limit = config.data, limit or config.recipe.images
     size = image_size(net)
-    train = load_images(console, data, "train", size, limit)
-    test = load_images(console, data, "test", size)
+    where = (command.data_root, command.stream, command.memory_gib)
+    train = open_images(console, data, "train", size, limit, *where)
+    test = open_images(console, data, "test", size, command.test_images, *where)
     check_labels(train, test)
-    with Counting(console, "embedding", images_to_embed(train, test, widths, command.floor)) as counting:
-        results = evaluate(net, train, test, widths, size, command.floor, counting.more)
-
-    console.print(results_table(results))
-    name = train.name
-    write_json(command.run / "eval" / f"{name}.json", {"data": data, "widths": to_json(results)})
-    title = f"{train.name}: {len(train)} images to learn from, {len(test)} to test"
-    accuracy_figure(results, command.run / "eval" / f"{name}.png", title)
-    console.print(f"written: {command.run / 'eval' / name}.json and .png", highlight=False, soft_wrap=True)
+    training = settings(command, size)
+    found = evaluate(command, console, net, train, test, widths, size, training)
+    tell_damaged(console, data, found.damaged)
+    write(command, console, data, train, test, size, training, found)
     return 0
+
+
+def check(command: Evaluate) -> None:
+    if command.seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {command.seeds}")
+    trained = {"epochs", "lr", "batch_size", "weight_decay"}
+    given = [name for name in trained if getattr(command, name) is not None]
+    if given and command.protocol == "fast":
+        option = sorted(given)[0].replace("_", "-")
+        raise UserError(f"--{option} has no meaning for the fast protocol, which trains nothing by steps: --protocol")
+    if command.label_share and command.protocol != "fast":
+        raise UserError("--label-share goes with the fast protocol; for others give fewer images: --train-images")
+
+
+def settings(command: Evaluate, size: int) -> Training | None:
+    if command.protocol == "fast":
+        return None
+    chosen = paper_probe(size) if command.protocol == "paper" else finetuning(size)
+    names = ("epochs", "lr", "batch_size", "weight_decay")
+    return replace(chosen, **{name: value for name in names if (value := getattr(command, name)) is not None})
+
+
+def evaluate(
+    command: Evaluate,
+    console: Console,
+    net: Slimmable,
+    train: Images,
+    test: Images,
+    widths: list[float] | tuple[float, ...],
+    size: int,
+    training: Training | None,
+) -> Evaluation:
+    from us3l.evaluation import evaluate as by
+    from us3l.progress import Counting
+
+    if training is None:
+        with Counting(console, "embedding", by.images_to_embed(train, test, widths, command.floor)) as counting:
+            shares = command.label_share
+            return by.evaluate(net, train, test, widths, size, command.floor, shares, command.seeds, counting.more)
+    whole = command.protocol == "finetune"
+    total = by.images_to_train(train, test, widths, training, command.seeds, whole)
+    with Counting(console, "training classifiers", total) as counting:
+        job = by.evaluate_finetuned if whole else by.evaluate_paper
+        return job(net, train, test, widths, size, training, command.seeds, counting.more)
+
+
+def write(
+    command: Evaluate,
+    console: Console,
+    data: str,
+    train: Images,
+    test: Images,
+    size: int,
+    training: Training | None,
+    found: Evaluation,
+) -> None:
+    from us3l.evaluation.probes import save_probes
+    from us3l.evaluation.results import to_json
+    from us3l.files import write_json
+    from us3l.report.figures import accuracy_figure, cost_figure, lines_of
+    from us3l.report.tables import few_labels_table, results_table, uncertainty
+
+    console.print(results_table(found.results))
+    if found.few_labels:
+        console.print("linear probe from a share of the labels, %", highlight=False)
+        console.print(few_labels_table(found.few_labels))
+    console.print(uncertainty(found.scores, len(test)), highlight=False, soft_wrap=True)
+    name = train.name if command.protocol == "fast" else f"{train.name}-{command.protocol}"
+    base = command.run / "eval" / name
+    described: dict[str, Any] = {
+        "data": data,
+        "protocol": command.protocol,
+        "training": asdict(training) if training else None,
+        "size": size,
+        "train_images": len(train),
+        "test_images": len(test),
+        "widths": to_json(found.results),
+        "classes": train.classes,
+        "scores": {f"{w:g}": {kind: asdict(one) for kind, one in kinds.items()} for w, kinds in found.scores.items()},
+        "few_labels": [asdict(one) for one in found.few_labels],
+    }
+    if found.probes:
+        save_probes(f"{base}.probes.safetensors", found.probes, train.classes, train.name)
+    write_json(Path(f"{base}.json"), described)
+    title = f"{name}: {len(train):,} images to learn from, {len(test):,} to test"
+    accuracy_figure(found.results, f"{base}.png", title)
+    cost_figure(lines_of(found.results), f"{base}-costs.png", title)
+    console.print(f"written: {base}.json, .png and -costs.png", highlight=False, soft_wrap=True)

@@ -13,8 +13,13 @@ COMMANDS = {
     "demo": "the whole journey on a built-in data set, in minutes",
     "pretrain": "train one network once, without labels, for every width",
     "recipes": "the names of recipes, methods and cases that pretrain knows",
-    "evaluate": "kNN and linear probe at every width asked for",
-    "export": "a plain network of one width, as a file",
+    "evaluate": "kNN, linear probe, few labels, fine-tuning at every width asked for",
+    "compare": "several runs beside each other",
+    "detect": "detection and instance segmentation on a sub-network",
+    "profile": "cost and latency of every width on this device",
+    "pick": "the best width within a budget",
+    "export": "plain networks as files: torch, safetensors, ONNX, OpenVINO; INT8",
+    "download": "fetch a known data set",
     "backbones": "the networks there are, and what they cost",
 }
 
@@ -28,7 +33,9 @@ examples:
   us3l demo
   us3l pretrain photos/ --out runs/photos --recipe mini
   us3l evaluate runs/photos --data labelled-photos/
-  us3l export runs/photos --width 0.37
+  us3l profile runs/photos --backends torch onnx
+  us3l pick runs/photos --latency-ms 5
+  us3l export runs/photos --width 0.37 --format onnx --int8
 
 `us3l COMMAND --help` explains a command and its settings.
 """

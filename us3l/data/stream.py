@@ -113,7 +113,7 @@ class _RandomViews(_Decoded):
         image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
         digest = hashlib.sha256(repr((self.seed, self.epoch, index)).encode()).digest()
         with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
-            torch.manual_seed(int.from_bytes(digest[:7], "big"))
+            torch.default_generator.manual_seed(int.from_bytes(digest[:7], "big"))
             return [self.transform(image) for _ in range(self.count)]
 
 

@@ -1,68 +1,212 @@
-"""One width as a file of its own, proved against the network it came from."""
+"""One width as files of its own, proved against the network it came from and kept in a bundle."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from us3l import __version__
+from us3l.costs import cost
+from us3l.data.batches import whole_side
+from us3l.data.spec import MEAN, STD
+from us3l.deploy import example
+from us3l.deploy.bundle import MANIFEST, Bundle, Entry, Format, checksum, read_bundle, write_bundle
+from us3l.deploy.evaluated import Head
+from us3l.deploy.formats import KEY, KINDS
+from us3l.deploy.proof import Evidence, Proof, outputs_of, prove_float, prove_int8, prove_size
 from us3l.errors import UserError
-from us3l.files import replacing
+from us3l.evaluation.linear import Probe
 from us3l.slimmable import Slimmable
 from us3l.storage import describe
 
-Format = Literal["torch", "safetensors"]
-SUFFIXES: dict[Format, str] = {"torch": ".pt2", "safetensors": ".safetensors"}
-TOLERANCE = 1e-4
+
+@dataclass(frozen=True)
+class Source:
+    """Where a network comes from and what is known about it."""
+
+    net: Slimmable
+    size: int
+    """Side of its images."""
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Plain values that go into the files, such as the names of the run and its data."""
+
+    @property
+    def name(self) -> str:
+        return getattr(self.net.family, "name", "network")
+
+    @property
+    def preprocessing(self) -> dict[str, Any]:
+        """How images become the network's input: resized, the centre of `size` taken, normalised."""
+        usual = {"size": self.size, "resize": whole_side(self.size), "mean": list(MEAN), "std": list(STD)}
+        return usual | self.net.metadata.get("preprocessing", {})
 
 
-def export(net: Slimmable, width: float, path: Path, kind: Format, size: int, overwrite: bool = False) -> None:
-    """Write the network of one width, read it back, and compare its outputs.
+class Classifier(nn.Module):
+    """A network and its head: logits."""
 
-    "torch" is a program of torch.export, which runs without this package and takes any batch size. "safetensors" is
-    the plain network's state dict; its metadata say how to build that network.
-    """
-    if path.exists() and not overwrite:
-        raise UserError(f"{path} already exists: move it, or export with --overwrite")
-    if not net.calibrated(width):
-        raise UserError(f"width {width:g} is not calibrated: call us3l.calibrate(net, images) and save the model again")
-    network = net.carve(width)
-    images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
-    with replacing(path) as temporary:
-        if kind == "torch":
-            save_program(network, images, temporary)
-            found = read_program(temporary, images)
-        else:
-            metadata = {
-                "width": width,
-                "feature_shape": list(network(images).shape[1:]),
-                **describe(net.family),
-                **net.metadata,
-            }
-            state = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-            save_file(state, temporary, {"us3l": json.dumps(metadata)})
-            found = read_state(net.family(width).eval(), temporary, images)
+    def __init__(self, network: nn.Module, probe: Probe) -> None:
+        super().__init__()
+        self.network = network
+        classes, features = probe.weight.shape
+        self.head = nn.Linear(features, classes)
         with torch.no_grad():
-            difference = (found - network(images)).abs().max().item()
-        if not difference <= TOLERANCE:
-            raise UserError(f"the exported network differs from the original by {difference:g}; nothing was written")
+            self.head.weight.copy_(probe.weight)
+            self.head.bias.copy_(probe.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.network(images))
 
 
-def save_program(network: nn.Module, images: Tensor, path: Path) -> None:
-    program = torch.export.export(network, (images,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
-    torch.export.save(program, path)
+def export(
+    source: Source,
+    width: float,
+    kind: Format,
+    folder: Path,
+    evidence: Evidence,
+    int8: bool = False,
+    head: Head | None = None,
+    accuracy: dict[str, Any] | None = None,
+    overwrite: bool = False,
+) -> tuple[Entry, Proof]:
+    """Write the network of one width in one format, prove it, and only then add it to the bundle in the folder.
+
+    "torch" is a program of torch.export, "safetensors" the plain network's state dict; see `us3l.deploy.formats`.
+    """
+    net = source.net
+    stem = f"{source.name}-{width:g}x{'-int8' if int8 else ''}"
+    names = [stem + suffix for suffix in KINDS[kind].suffixes]
+    check(source, width, kind, folder, evidence, int8, names, overwrite)
+    network: nn.Module = net.carve(width).cpu()
+    price = cost(network, (3, source.size, source.size))
+    features = outputs_of(network, evidence.test[:1]).shape[1]
+    if head:
+        if head.probe.weight.shape[1] != features:
+            raise UserError(f"the classifier for {head.data} does not fit width {width:g}: evaluate this run again")
+        network = Classifier(network, head.probe).eval()
+    about = {
+        KEY: __version__,
+        "width": width,
+        "int8": int8,
+        **describe(net.family),
+        **net.metadata,
+        "preprocessing": source.preprocessing,
+        **source.provenance,
+        **({"classes": head.classes, "head": head.data} if head else {}),
+    }
+    with staging(folder) as temporary:
+        files = write(network, kind, source.size, temporary / names[0], about, evidence.train if int8 else None)
+        run = reader(net, width, head) if kind == "safetensors" else example.OPENERS[files[0].suffix]
+        _, compute = run(files[0])
+        classes = head.classes if head else None
+        proof = prove_int8(network, compute, evidence, classes) if int8 else prove_float(network, compute, evidence)
+        prove_size(network, files[-1], KINDS[kind].graph, int8)
+        entry = Entry(
+            width,
+            kind,
+            int8,
+            {file.name: checksum(file) for file in files},
+            params=price.params,
+            macs=price.macs,
+            bytes=sum(file.stat().st_size for file in files),
+            features=len(head.classes) if head else features,
+            accuracy=accuracy,
+            classes=classes,
+        )
+        for file in files:
+            os.replace(file, folder / file.name)
+    add(source, folder, entry)
+    return entry, proof
 
 
-def read_program(path: Path, images: Tensor) -> Tensor:
-    with torch.no_grad():
-        return torch.export.load(path).module()(images)
+def convert(network: nn.Module, kind: Format, size: int, stem: Path) -> Path:
+    """Write any plain network, unproved, to the file that `stem` and the format's ending name."""
+    return write(network, kind, size, stem.with_name(stem.name + KINDS[kind].suffixes[0]), {}, None)[0]
 
 
-def read_state(network: nn.Module, path: Path, images: Tensor) -> Tensor:
-    network.load_state_dict(load_file(path))
-    with torch.no_grad():
-        return network(images)
+def write(
+    network: nn.Module, kind: Format, size: int, path: Path, about: dict[str, Any], calibration: Tensor | None
+) -> list[Path]:
+    """The files written, the one to open first; in INT8 if there are images to calibrate on."""
+    chosen, text = KINDS[kind], json.dumps(about)
+    if calibration is None:
+        chosen.write(network, size, path, text)
+    else:
+        assert chosen.write_int8 is not None
+        chosen.write_int8(network, size, path, text, calibration)
+    return [path.with_name(path.name.removesuffix(chosen.suffixes[0]) + suffix) for suffix in chosen.suffixes]
+
+
+def reader(net: Slimmable, width: float, head: Head | None) -> Any:
+    """A function like those of `example`, for state dicts, which cannot be run without their network."""
+
+    def open_state(path: Path) -> tuple[dict[str, Any], example.Run]:
+        network = net.family(width)
+        if head:
+            network = Classifier(network, head.probe)
+        network.load_state_dict(load_file(path))
+        network.eval().requires_grad_(False)
+        return {}, lambda images: network(torch.from_numpy(images)).numpy()
+
+    return open_state
+
+
+def check(
+    source: Source,
+    width: float,
+    kind: Format,
+    folder: Path,
+    evidence: Evidence,
+    int8: bool,
+    names: list[str],
+    overwrite: bool,
+) -> None:
+    """All that can be said against an export before any work is done."""
+    if not source.net.calibrated(width):
+        raise UserError(f"width {width:g} is not calibrated: call us3l.calibrate(net, images) and save the model again")
+    if int8 and KINDS[kind].write_int8 is None:
+        able = " and ".join(name for name, known in KINDS.items() if known.write_int8)
+        raise UserError(f"there is no INT8 for the format {kind}: choose --format {able}")
+    if int8 and evidence.name is None:
+        raise UserError("INT8 is calibrated on images, and there are none: give some with --data DATA")
+    for name in names:
+        if (folder / name).exists() and not overwrite:
+            raise UserError(f"{folder / name} already exists: move it, or export with --overwrite")
+    if (folder / MANIFEST).exists():
+        there = read_bundle(folder, check=False)
+        if (there.name, there.preprocessing) != (source.name, source.preprocessing):
+            raise UserError(f"{folder} holds a bundle of another network ({there.name}): choose another --out")
+
+
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """A place inside the folder for files that may yet fail; what is left in it goes, and so does a folder made new."""
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with TemporaryDirectory(prefix=".export-", dir=folder) as temporary:
+            yield Path(temporary)
+    except BaseException:
+        if made:
+            folder.rmdir()
+        raise
+
+
+def add(source: Source, folder: Path, entry: Entry) -> None:
+    """Put an entry into the folder's bundle, in the place of the one before it, and an example beside it."""
+    new = Bundle(folder, source.name, source.preprocessing, [])
+    bundle = read_bundle(folder, check=False) if (folder / MANIFEST).exists() else new
+    others = [other for other in bundle.entries if other.key != entry.key]
+    write_bundle(replace(bundle, entries=sorted([*others, entry], key=lambda one: one.key)))
+    if not (folder / "example.py").exists():
+        shutil.copyfile(example.__file__, folder / "example.py")

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from us3l.data.views import evaluation_view
+from us3l.data.batches import Images, evaluation_batches
+from us3l.data.sources import ImageSet
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Features:
+    """What several networks made of the same images, those that could be read."""
+
+    values: list[Tensor]
+    """For each network N x C."""
+    labels: Tensor
+    damaged: list[str]
+
+
 def embed(
     network: nn.Module, images: Tensor, size: int, batch: int = 250, progress: Callable[[int], None] | None = None
 ) -> Tensor:
-    """Features (N x C) of images (N x 3 x H x W, uint8), seen whole at `size` pixels."""
-    device = next(network.parameters()).device
-    found = []
-    for part in images.split(batch):
-        view = evaluation_view(part.to(device), size).contiguous(memory_format=torch.channels_last)
-        found.append(network(view))
-        if progress:
-            progress(len(part))
-    return torch.cat(found)
+    """Features (N x C) of images (N x 3 x H x W, uint8), seen at `size` pixels."""
+    return embed_all([network], ImageSet("", images), size, batch_size=batch, progress=progress).values[0]
+
+
+@torch.no_grad()
+def embed_all(
+    networks: Sequence[nn.Module],
+    images: Images,
+    size: int,
+    side: int | None = None,
+    batch_size: int = 250,
+    progress: Callable[[int], None] | None = None,
+) -> Features:
+    """Features by each of the networks, in one pass over the images; see `evaluation_batches`."""
+    found: list[list[Tensor]] = [[] for _ in networks]
+    indices: list[Tensor] = []
+    damaged: list[str] = []
+    for batch in evaluation_batches(images, size, side, batch_size):
+        for network, values in zip(networks, found, strict=True):
+            device = next(network.parameters()).device
+            values.append(network(batch.views[0].to(device, memory_format=torch.channels_last)))
+            if progress:
+                progress(len(batch))
+        indices.append(batch.indices)
+        damaged += batch.damaged
+    labels = torch.empty(0, dtype=torch.int64) if images.labels is None else images.labels[torch.cat(indices)]
+    return Features([torch.cat(values) for values in found], labels.to(found[0][0].device), damaged)

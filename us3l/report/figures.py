@@ -1,6 +1,7 @@
 """Pictures for files. Imports matplotlib, so import this module late."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,33 +10,48 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullLocator
 
 from us3l.errors import UserError
 from us3l.evaluation.results import WidthResult
-from us3l.report.tables import human
+from us3l.files import replacing
+from us3l.report.tables import METRICS, human
 
-# Blue and vermilion of Okabe and Ito: told apart with any colour vision.
-LINEAR, KNN = "#0072B2", "#D55E00"
+# Of Okabe and Ito: told apart with any colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "osD^vP*"
+LINEAR, KNN, FINETUNED = COLOURS[:3]
 INK = "#444444"
 
 Pick = Callable[[WidthResult], float | None]
 LINES: list[tuple[str, str, str, Pick, Pick]] = [
     ("linear probe", LINEAR, "o", lambda result: result.linear, lambda result: result.linear_untrained),
     ("kNN", KNN, "s", lambda result: result.knn, lambda result: result.knn_untrained),
+    ("fine-tuned", FINETUNED, "D", lambda result: result.finetuned, lambda _: None),
 ]
+PANELS: list[tuple[str, Pick]] = [
+    ("width", lambda result: result.width),
+    ("MACs for one image (log scale)", lambda result: result.macs),
+    ("parameters (log scale)", lambda result: result.params),
+]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Results to be drawn as one line, by one of their accuracies."""
+
+    label: str
+    results: Sequence[WidthResult]
+    metric: str
 
 
 def accuracy_figure(
     results: Sequence[WidthResult], path: str | Path, title: str = "Accuracy of one network at every width"
 ) -> None:
     """Draw accuracy against MACs, with the untrained floor dashed, into a PNG or SVG file (by the path's ending)."""
-    path = Path(path)
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise UserError(f"a figure is written as .png or .svg, not {path.name}")
+    path = _checked(path)
     results = sorted(results, key=lambda result: result.macs)
-    figure = Figure(figsize=(8, 5), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.08))
-    FigureCanvasAgg(figure)
+    figure = _new_figure(8, 5)
     axes = figure.add_subplot()
     size = 6 if len(results) <= 20 else 3
     for name, colour, marker, trained, untrained in LINES:
@@ -47,10 +63,63 @@ def accuracy_figure(
     if not axes.lines:
         raise UserError("nothing to draw: no width has an accuracy (are the images labelled?)")
     _dress(figure, axes, results, title)
+    _save(figure, path)
+
+
+def cost_figure(lines: Sequence[Line], path: str | Path, title: str) -> None:
+    """Draw accuracy against width, MACs and parameters, side by side, for one run or several."""
+    path = _checked(path)
+    figure = _new_figure(13, 5)
+    panels = figure.subplots(1, len(PANELS), sharey=True)
+    for axes, (name, place) in zip(panels, PANELS, strict=True):
+        for number, line in enumerate(lines):
+            points = sorted(
+                (place(result), value) for result in line.results if (value := getattr(result, line.metric)) is not None
+            )
+            if points:
+                turn, colour = divmod(number, len(COLOURS))
+                style = {"color": COLOURS[colour], "marker": MARKERS[colour], "linestyle": ("-", "--", ":")[turn % 3]}
+                axes.plot(*zip(*points, strict=True), label=line.label, linewidth=2, markersize=5, **style)
+        if not axes.lines:
+            raise UserError("nothing to draw: no width has an accuracy of that kind")
+        if name == "width":
+            axes.xaxis.set_major_locator(MultipleLocator(0.25))
+        else:
+            _log_scale(axes, [number for line in axes.lines for number in line.get_xdata()])
+        axes.set_xlabel(name, fontsize=12, color=INK)
+        _plain(axes)
+    panels[0].set_ylabel("top-1 accuracy (%)", fontsize=12, color=INK)
+    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=11, frameon=False, ncols=min(4, len(labels)), loc="outside lower center")
+    _save(figure, path)
+
+
+def lines_of(results: Sequence[WidthResult]) -> list[Line]:
+    """A line for every kind of accuracy that was measured."""
+    lines = [Line(name, results, metric) for metric, name in METRICS.items()]
+    return [line for line in lines if any(getattr(result, line.metric) is not None for result in results)]
+
+
+def _checked(path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise UserError(f"a figure is written as .png or .svg, not {path.name}")
+    return path
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.08))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # A fixed salt and no date: the same results make the same file.
-    with rc_context({"svg.hashsalt": "us3l"}):
-        figure.savefig(path, dpi=200, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+    with rc_context({"svg.hashsalt": "us3l"}), replacing(path) as temporary:
+        kind = path.suffix.lower()[1:]
+        figure.savefig(temporary, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
 
 
 def _line(axes: Axes, results: Sequence[WidthResult], pick: Pick, label: str, **style: Any) -> None:
@@ -62,13 +131,8 @@ def _line(axes: Axes, results: Sequence[WidthResult], pick: Pick, label: str, **
 def _dress(figure: Figure, axes: Axes, results: Sequence[WidthResult], title: str) -> None:
     """Everything around the lines. MACs grow with the square of the width: a logarithmic axis spreads the widths."""
     figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda macs, _: human(macs).replace(".00", "").replace(".0", "")))
-    axes.xaxis.set_minor_locator(NullLocator())
     low, high = results[0].macs, results[-1].macs
-    margin = (high / low) ** 0.06 if high > low else 2
-    axes.set_xlim(low / margin, high * margin)
+    _log_scale(axes, [low, high])
     axes.margins(y=0.08)
     axes.set_xlabel("MACs for one image (log scale)", fontsize=12, color=INK)
     axes.set_ylabel("top-1 accuracy (%)", fontsize=12, color=INK)
@@ -85,13 +149,30 @@ def _dress(figure: Figure, axes: Axes, results: Sequence[WidthResult], title: st
     for macs in labelled:
         axes.axvline(macs, color="#e4e4e4", linewidth=0.8, zorder=0)
 
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for spine in (*axes.spines.values(), *top.spines.values()):
+    _plain(axes)
+    for spine in top.spines.values():
         spine.set_visible(False)
-    axes.tick_params(labelsize=11, colors=INK, length=0)
     top.tick_params(labelsize=10, colors=INK, length=0)
     figure.legend(*axes.get_legend_handles_labels(), fontsize=11, frameon=False, ncols=2, loc="outside lower center")
+
+
+def _log_scale(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis around these values, with numbers that people read."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: human(value).replace(".00", "").replace(".0", "")))
+    axes.xaxis.set_minor_locator(NullLocator())
+    low, high = min(values), max(values)
+    margin = (high / low) ** 0.06 if high > low else 2
+    axes.set_xlim(low / margin, high * margin)
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(labelsize=11, colors=INK, length=0)
 
 
 def _spread(macs: Sequence[int], ratio: float) -> list[int]:

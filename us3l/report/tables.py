@@ -1,11 +1,13 @@
 """Results as a table for the terminal."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich import box
 from rich.table import Table
 
-from us3l.evaluation.results import WidthResult
+from us3l.evaluation.results import FewLabels, Score, WidthResult
+
+METRICS = {"linear": "linear probe", "knn": "kNN", "finetuned": "fine-tuning"}
 
 
 def human(count: float) -> str:
@@ -24,7 +26,8 @@ def human(count: float) -> str:
 def results_table(results: Sequence[WidthResult], title: str | None = None) -> Table:
     """One row a width; each accuracy stands beside its untrained floor and the gain over it.
 
-    Columns without any number are left out. Print it with `rich.console.Console().print(...)`.
+    Columns without any number are left out, and so is top-5 accuracy where floors take its room. Print it by
+    `rich.console.Console().print(...)`.
 
     >>> table = results_table([WidthResult(0.5, 2_800_000, 140_000_000, knn=61.25, knn_untrained=30.0)])
     >>> [str(column.header) for column in table.columns]
@@ -32,7 +35,8 @@ def results_table(results: Sequence[WidthResult], title: str | None = None) -> T
     """
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     cells = []
-    for header, style, cell in COLUMNS:
+    narrow = any(result.knn_untrained is not None or result.linear_untrained is not None for result in results)
+    for header, style, cell in COLUMNS if narrow else COLUMNS + TOP5:
         column = [cell(result) for result in results]
         if any(column):
             table.add_column(header, style, justify="right", no_wrap=True)
@@ -50,7 +54,7 @@ def _gain(accuracy: float | None, floor: float | None) -> str:
     return "" if accuracy is None or floor is None else f"{accuracy - floor:+.1f}"
 
 
-# The headers are cut so that all nine columns fit into 80 characters.
+# The headers are cut so that all columns of kNN and linear probe with their floors fit into 80 characters.
 COLUMNS: list[tuple[str, str, Callable[[WidthResult], str]]] = [
     ("width", "bold", lambda result: f"{result.width:.4g}x"),
     ("params", "", lambda result: human(result.params)),
@@ -61,4 +65,58 @@ COLUMNS: list[tuple[str, str, Callable[[WidthResult], str]]] = [
     ("linear\n%", "bold", lambda result: _percent(result.linear)),
     ("un-\ntrained", "dim", lambda result: _percent(result.linear_untrained)),
     ("gain", "green", lambda result: _gain(result.linear, result.linear_untrained)),
+    ("fine-\ntuned %", "bold", lambda result: _percent(result.finetuned)),
 ]
+TOP5: list[tuple[str, str, Callable[[WidthResult], str]]] = [
+    ("kNN\ntop-5 %", "", lambda result: _percent(result.knn_top5)),
+    ("linear\ntop-5 %", "", lambda result: _percent(result.linear_top5)),
+    ("fine-tuned\ntop-5 %", "", lambda result: _percent(result.finetuned_top5)),
+]
+
+
+def uncertainty(scores: Mapping[float, Mapping[str, Score]], images: int) -> str:
+    """One line on how far the accuracies can be trusted."""
+    found = [one for kinds in scores.values() for one in kinds.values()]
+    reach = max((one.high - one.low) / 2 for one in found)
+    text = f"95 % intervals are within ±{reach:.1f} points ({images:,} test images)"
+    deviations = [one.deviation for one in found if one.deviation is not None]
+    return text + (f"; deviation over {found[0].seeds} seeds at most {max(deviations):.1f}" if deviations else "")
+
+
+def few_labels_table(found: Sequence[FewLabels]) -> Table:
+    """One row a width, one column a share of the labels: the linear probe, with its deviation over seeds."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("width", "bold", justify="right")
+    shares = {one.share: one.images for one in found}
+    for share, images in shares.items():
+        table.add_column(f"{share:.3g} of them\n{images:,} images", justify="right")
+    for width in dict.fromkeys(one.width for one in found):
+        row = [one.linear for one in found if one.width == width]
+        spread = [f" ± {one.deviation:.1f}" if one.deviation is not None else "" for one in row]
+        cells = [f"{one.top1:.1f}{more}" for one, more in zip(row, spread, strict=True)]
+        table.add_row(f"{width:.4g}x", *cells)
+    return table
+
+
+def comparison_table(runs: Mapping[str, Sequence[WidthResult]], metric: str) -> Table:
+    """One row a width, one column a run, with the difference to the first."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("width", "bold", justify="right")
+    first, *others = runs
+    table.add_column(first, justify="right")
+    for name in others:
+        table.add_column(name, justify="right")
+        table.add_column("+/-", "dim", justify="right")
+    for width, values in comparison(runs, metric).items():
+        cells = [_percent(values[first])]
+        for name in others:
+            cells += [_percent(values[name]), _gain(values[name], values[first])]
+        table.add_row(f"{width:.4g}x", *cells)
+    return table
+
+
+def comparison(runs: Mapping[str, Sequence[WidthResult]], metric: str) -> dict[float, dict[str, float | None]]:
+    """One accuracy of every run at every width that any of them has, widest first; None where it was not measured."""
+    found = {name: {result.width: getattr(result, metric) for result in results} for name, results in runs.items()}
+    widths = sorted({width for values in found.values() for width in values}, reverse=True)
+    return {width: {name: values.get(width) for name, values in found.items()} for width in widths}

@@ -1,0 +1,146 @@
+"""`us3l evaluate` as a user calls it."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import us3l
+from us3l.cli.evaluate import main
+from us3l.data.batches import whole_side
+from us3l.errors import UserError
+from us3l.evaluation.probes import load_probes
+from us3l.evaluation.results import from_json
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(0)
+    net = us3l.create("resnet18", stem="cifar", base=8)
+    net.metadata = {"preprocessing": {"size": 8}}
+    us3l.calibrate(net, torch.randn(32, 3, 8, 8))
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    net.save(folder / "model")
+    return folder
+
+
+@pytest.fixture
+def run(model, tmp_path):
+    return shutil.copytree(model, tmp_path / "run")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Two classes of many sizes and modes: RGB, grey, CMYK and RGBA; one image is damaged."""
+    random = np.random.default_rng(0)
+    for number in range(24):
+        mode = ("RGB", "L", "CMYK", "RGBA")[number // 2 % 4]
+        path = (
+            tmp_path / "photos" / ("cats" if number % 2 else "dogs") / f"{number}.{'tif' if mode == 'CMYK' else 'png'}"
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 120, (9 + number, 20, 3), np.uint8) + np.uint8(120 * (number % 2))
+        Image.fromarray(pixels).convert(mode).save(path)
+    (tmp_path / "photos" / "cats" / "broken.jpg").write_bytes(b"no image")
+    return tmp_path / "photos"
+
+
+def evaluate(run, *arguments):
+    assert main([str(run), *map(str, arguments)]) == 0
+    return {path.name for path in (run / "eval").iterdir()}
+
+
+def read(run, name):
+    return json.loads((run / "eval" / f"{name}.json").read_text())
+
+
+def test_results_as_table_json_pictures_and_probes(run, capsys):
+    files = evaluate(run, "--data", "digits", "--train-images", 60, "--test-images", 50, "--widths", 1, 0.5)
+    assert files == {"digits.json", "digits.png", "digits-costs.png", "digits.probes.safetensors"}
+    output = capsys.readouterr().out
+    assert "0.5x" in output
+    assert "95 % intervals are within ±" in output
+    found = read(run, "digits")
+    results = from_json(found["widths"])
+    assert [result.width for result in results] == [1.0, 0.5]
+    assert (found["train_images"], found["test_images"], found["protocol"]) == (60, 50, "fast")
+    judged = found["scores"]["0.5"]["linear"]
+    assert judged["low"] <= judged["top1"] == results[1].linear <= judged["high"]
+    assert len(judged["per_class"]) == len(found["classes"]) == 10
+    probes, classes, data = load_probes(run / "eval" / "digits.probes.safetensors")
+    assert (list(probes), classes, data) == ([1.0, 0.5], [str(digit) for digit in range(10)], "digits")
+    assert Image.open(run / "eval" / "digits-costs.png").size[0] > 1000
+
+
+def test_every_distinct_width(run):
+    evaluate(run, "--data", "digits", "--train-images", 20, "--test-images", 20, "--widths", "all", "--no-floor")
+    assert [row["width"] for row in read(run, "digits")["widths"]] == us3l.load(run / "model").widths[::-1]
+
+
+def test_from_files_as_from_memory(run, photos, capsys):
+    arguments = ("--data", photos, "--widths", 0.25, "--no-floor")
+    evaluate(run, *arguments)
+    memory = read(run, "photos")
+    assert "skipped 1 damaged" in capsys.readouterr().out
+    for option in (["--stream"], ["--memory-gib", "0.000001"]):
+        evaluate(run, *arguments, *option)
+        output = capsys.readouterr().out
+        assert "read anew whenever they are needed" in output
+        assert "broken.jpg" in output
+        assert read(run, "photos")["scores"] == memory["scores"]
+    assert whole_side(8) == 8
+
+
+def test_few_labels(run, capsys):
+    arguments = ("--data", "digits", "--train-images", 100, "--test-images", 30, "--widths", 0.25, "--no-floor")
+    evaluate(run, *arguments, "--label-share", 0.1, 0.5, "--seeds", 2)
+    shares = [(one["share"], one["images"], one["linear"]["seeds"]) for one in read(run, "digits")["few_labels"]]
+    assert shares == [(0.1, 10, 2), (0.5, 50, 2)]
+    assert "0.5 of them" in capsys.readouterr().out
+
+
+def test_other_protocols_have_files_of_their_own(run):
+    few = ("--data", "digits", "--train-images", 30, "--test-images", 20, "--widths", 0.25, "--epochs", 1)
+    evaluate(run, *few, "--protocol", "paper", "--lr", 2, "--batch-size", 10)
+    files = evaluate(run, *few, "--protocol", "finetune")
+    assert {"digits-paper.json", "digits-paper.probes.safetensors", "digits-finetune.json"} <= files
+    assert "digits-finetune.probes.safetensors" not in files
+    paper, finetuned = read(run, "digits-paper"), read(run, "digits-finetune")
+    assert (paper["training"]["lr"], paper["training"]["epochs"], paper["training"]["batch_size"]) == (2.0, 1, 10)
+    assert paper["widths"][0]["linear"] is not None
+    assert finetuned["widths"][0]["finetuned"] is not None
+
+
+def save(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), (value, 0, 0)).save(path)
+
+
+def test_inputs_that_cannot_be_evaluated_say_what_to_do(run, tmp_path, monkeypatch):
+    for number in range(12):
+        save(tmp_path / "flat" / f"{number}.png", number)
+        save(tmp_path / "alike" / "only" / f"{number}.png", number)
+        save(tmp_path / "single" / f"class{number}" / "one.png", number)
+        save(tmp_path / "apart" / "train" / f"class{number % 2}" / f"{number}.png", number)
+        save(tmp_path / "apart" / "test" / f"class{number % 3}" / f"{number}.png", number)
+    monkeypatch.chdir(tmp_path)
+    for arguments, message in [
+        (["--data", "flat"], "flat has no labels.*sub-folder of its own"),
+        (["--data", "alike"], "alike has no labels.*at least two"),
+        (["--data", "single"], "single: no images in the test split"),
+        (["--data", "apart"], r"1 classes of the test images have no training image \(class2\)"),
+        (["--data", "digits", "--train-images", "5"], "5 classes of the test images have no training image.*more"),
+        (["--data", "flowers102", "--data-root", "sets"], "flowers102: expected in sets/flowers-102.*us3l download"),
+        ([], "--data DATA"),
+        (["--data", "digits", "--seeds", "0"], "--seeds"),
+        (["--data", "digits", "--epochs", "3"], "--epochs has no meaning"),
+        (["--data", "digits", "--protocol", "paper", "--label-share", "0.1"], "--train-images"),
+        (["--data", "digits", "--label-share", "2"], "share of the labels"),
+    ]:
+        with pytest.raises(UserError, match=message) as error:
+            main([str(run), *arguments])
+        assert "\n" not in str(error.value)
+    assert not (run / "eval").exists()

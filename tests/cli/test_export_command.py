@@ -1,0 +1,96 @@
+"""`us3l export` as a user calls it."""
+
+import json
+
+import pytest
+import torch
+
+import us3l
+from us3l.cli.main import main
+from us3l.data.sources import load
+from us3l.deploy.bundle import read_bundle
+from us3l.deploy.evaluated import find_accuracy, find_head
+from us3l.deploy.proof import Evidence
+from us3l.evaluation.linear import linear_probe
+from us3l.evaluation.probes import save_probes
+
+SIZE = 8
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return Evidence.of(load("digits", "train", SIZE, 100), load("digits", "test", SIZE, 20), SIZE)
+
+
+@pytest.fixture
+def run(tmp_path, digits):
+    """A run's folder with a model, an evaluation and classifiers."""
+    torch.manual_seed(0)
+    net = us3l.create("resnet18", stem="cifar", base=8)
+    us3l.calibrate(net, digits.train, widths=[0.5, 1.0])
+    net.metadata = {"preprocessing": {"size": SIZE, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
+    folder = tmp_path / "run"
+    net.save(folder / "model")
+    (folder / "eval").mkdir()
+    rows = [{"width": 0.5, "params": 1, "macs": 1, "knn": 60.0, "linear": 70.0}]
+    (folder / "eval" / "digits.json").write_text(json.dumps({"data": "digits", "widths": rows}))
+    with torch.no_grad():
+        probe = linear_probe(net.at(0.5)(digits.train), digits.train_labels)
+    save_probes(folder / "eval" / "digits.probes.safetensors", {0.5: probe}, digits.classes, "digits")
+    return folder
+
+
+def failing(capsys, *arguments):
+    assert main([*map(str, arguments)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_widths_and_formats_with_a_head(run, capsys):
+    arguments = ["export", str(run), "--width", "0.5", "--format", "safetensors", "onnx", "--head", "probe"]
+    assert main([*arguments, "--data", "digits"]) == 0
+    output = capsys.readouterr().out
+    assert "resnet18-0.5x.onnx" in output
+    assert "proved on 7 images of digits" in output
+    bundle = read_bundle(run / "export")
+    assert {path.name for path in bundle.folder.iterdir()} == {
+        *("resnet18-0.5x.onnx", "resnet18-0.5x.safetensors", "manifest.json", "example.py")
+    }
+    for entry in bundle.entries:
+        assert entry.accuracy == {"data": "digits", "linear": 70.0, "knn": 60.0}
+        assert entry.classes == [str(digit) for digit in range(10)]
+    assert bundle.preprocessing["size"] == SIZE
+
+
+def test_without_images_noise_serves_and_is_named(run, capsys):
+    assert main(["export", str(run), "--width", "0.5", "1", "--format", "safetensors"]) == 0
+    output = capsys.readouterr().out
+    assert "proving on noise" in output
+    assert "proved on noise" in output
+    assert [entry.width for entry in read_bundle(run / "export").entries] == [0.5, 1.0]
+
+
+def test_bad_input_is_one_line(run, tmp_path, capsys):
+    assert "--data" in failing(capsys, "export", run, "--width", 0.5, "--format", "onnx", "--int8")
+    assert "no such" in failing(capsys, "export", run, "--width", 0.5, "--data", tmp_path / "none")
+    assert "not calibrated" in failing(capsys, "export", run, "--width", 0.75)
+    assert "--widths 1" in failing(capsys, "export", run, "--width", 1, "--head", "probe")
+    assert "only for digits" in failing(capsys, "export", run, "--width", 0.5, "--head", "cifar10")
+    probes = run / "eval" / "digits.probes.safetensors"
+    (run / "eval" / "other.probes.safetensors").write_bytes(probes.read_bytes())
+    assert "--head digits" in failing(capsys, "export", run, "--width", 0.5, "--head", "probe")
+    for path in (run / "eval").glob("*.probes.safetensors"):
+        path.unlink()
+    assert "us3l evaluate" in failing(capsys, "export", run, "--width", 0.5, "--head", "probe")
+    assert not (run / "export").exists()
+
+
+def test_heads_and_accuracies_are_those_of_the_same_network(run):
+    net = us3l.load(run)
+    width = net.canonical(0.5)
+    assert find_accuracy(run, net, width) == {"data": "digits", "linear": 70.0, "knn": 60.0}
+    assert find_accuracy(run, net, 1.0) is None
+    assert find_accuracy(run, net, 0.5, "cifar10") is None
+    named = find_head(run, net, width, "digits").probe.weight
+    assert torch.equal(named, find_head(run, net, 0.5).probe.weight)

@@ -1,0 +1,128 @@
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from us3l.data.batches import evaluation_batches, view_batches, whole_side
+from us3l.data.sources import ImageFiles, find, load
+from us3l.data.spec import Views
+from us3l.data.stream import evaluation_loader, views_loader
+from us3l.errors import UserError
+
+VIEWS = Views(size=16, blur=0.5)
+MODES = ("RGB", "L", "CMYK", "RGBA", "P", "1")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve images of many sizes and modes in two classes, and a damaged one."""
+    root, random = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for number in range(12):
+        mode = MODES[number % len(MODES)]
+        path = root / "ab"[number % 2] / f"{number:02}.{'tif' if mode == 'CMYK' else 'png'}"
+        path.parent.mkdir(exist_ok=True)
+        shape = (20 + 3 * number, 50 - 2 * number, 3)
+        Image.fromarray(random.integers(0, 256, shape, np.uint8)).convert(mode).save(path)
+    (root / "b" / "cut.png").write_bytes((root / "a" / "00.png").read_bytes()[:60])
+    return root
+
+
+def views_of(files: ImageFiles, batches: list[torch.Tensor], epoch: int = 3, workers: int = 0) -> list[torch.Tensor]:
+    """Both views of every image, in the order of the batches."""
+    found = list(views_loader(files, VIEWS, batches, seed=7, epoch=epoch, workers=workers))
+    return [torch.cat([batch.views[view] for batch in found]) for view in (0, 1)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("size", "side"), [(16, 16), (16, 20)])
+def test_evaluation_sees_the_pixels_of_the_path_in_memory(photos: Path, size: int, side: int, workers: int) -> None:
+    files, memory = find(photos, "all"), load(photos, "all", side)
+    batches = list(evaluation_loader(files, size, 5, side, workers))
+    in_memory = list(evaluation_batches(memory, size, side))
+    assert torch.equal(torch.cat([batch.views[0] for batch in batches]), in_memory[0].views[0])
+    assert batches[0].views[0].shape == (5, 3, size, size)
+    assert memory.labels is not None
+    assert torch.cat([batch.labels for batch in batches if batch.labels is not None]).equal(memory.labels)
+    assert [name for batch in batches for name in batch.damaged] == memory.skipped
+    assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(12))  # the damaged one is the last
+
+
+def test_large_images_lose_their_border() -> None:
+    assert (whole_side(224), whole_side(64), whole_side(32)) == (256, 73, 32)
+
+
+def test_views_depend_neither_on_workers_nor_on_batches(photos: Path) -> None:
+    files = find(photos, "all")
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    state = torch.get_rng_state()
+    alone = views_of(files, list(order.split(5)))
+    assert torch.equal(state, torch.get_rng_state())
+    for workers, size in ((2, 5), (0, 1), (1, 12)):
+        assert all(map(torch.equal, views_of(files, list(order.split(size)), workers=workers), alone))
+    assert not torch.equal(alone[0], alone[1])
+    assert not torch.equal(views_of(files, list(order.split(5)), epoch=4)[0], alone[0])
+    # Going on in the middle of an epoch.
+    rest = views_of(files, list(order.split(5))[1:], workers=2)
+    assert torch.equal(rest[1], alone[1][5:])
+    # A subset sees the same views of the same images.
+    few = files.subset(torch.tensor([3, 8]))
+    expected = [int((order == index).nonzero()) for index in (3, 8)]
+    assert torch.equal(views_of(few, [torch.arange(2)])[0], alone[0][expected])
+
+
+def test_views_follow_their_settings(photos: Path) -> None:
+    files = find(photos, "all")
+    plain = Views(size=16, crop_scale=(1.0, 1.0), flip=0, jitter=0, grey=0)
+    (batch,) = views_loader(files, plain, [torch.tensor([0])], 0, 0, count=3, workers=0)
+    assert len(batch.views) == 3
+    assert torch.equal(batch.views[0], batch.views[1])  # nothing is left to chance: the largest centre crop
+    grey = Views(size=16, flip=0, jitter=0, grey=1)
+    (batch,) = views_loader(files, grey, [torch.tensor([0])], 0, 0, workers=0)
+    values = batch.views[0] * torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) + torch.tensor(
+        [0.485, 0.456, 0.406]
+    ).view(3, 1, 1)
+    assert (values[:, 0] - values[:, 2]).abs().max() < 1e-5
+    assert values.min() >= -1e-6
+    assert values.max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_damaged_images_are_left_out_and_named(photos: Path, workers: int) -> None:
+    files = find(photos, "all")
+    (batch,) = views_loader(files, VIEWS, [torch.tensor([4, 12, 0])], 0, 0, workers=workers)
+    assert batch.indices.tolist() == [4, 0]
+    assert batch.views[0].shape == (2, 3, 16, 16)
+    assert batch.labels is not None
+    assert batch.labels.tolist() == [0, 0]
+    assert len(batch.damaged) == 1
+    assert batch.damaged[0].startswith("b/cut.png: ")
+    with pytest.raises(UserError, match=r"none of 1 images can be read; the first is b/cut\.png"):
+        list(views_loader(files, VIEWS, [torch.tensor([12])], 0, 0, workers=workers))
+
+
+def test_both_places_of_images_give_batches(photos: Path) -> None:
+    batches = [torch.tensor([7, 1]), torch.tensor([0])]
+    for images in (find(photos, "all"), load(photos, "all", 20)):
+        found = list(view_batches(images, VIEWS, batches, 0, 1, count=1))
+        assert [batch.indices.tolist() for batch in found] == [[7, 1], [0]]
+        assert found[0].views[0].shape == (2, 3, 16, 16)
+        assert found[0].labels is not None
+        assert found[0].labels.tolist() == [1, 0]
+        again = list(view_batches(images, VIEWS, batches, 0, 1, count=1))
+        assert torch.equal(found[0].views[0], again[0].views[0])
+
+
+def test_catalogues_can_be_sent_to_other_processes(photos: Path, tmp_path: Path) -> None:
+    rows = [(photos / "a" / f"{number:02}.png").read_bytes() for number in (0, 4, 6, 10)]
+    table = pa.table({"image": pa.array(rows, pa.binary()), "label": [0, 1, 0, 1]})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=3)
+    for data in (photos, tmp_path / "x.parquet"):
+        files = find(data, "all")
+        copy = pickle.loads(pickle.dumps(files))
+        order = torch.tensor([3, 0, 2])
+        assert torch.equal(views_of(copy, [order])[0], views_of(files, [order], workers=1)[0])

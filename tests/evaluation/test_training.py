@@ -1,0 +1,141 @@
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import us3l
+from us3l.data.sources import ImageFiles, ImageSet, find, load
+from us3l.errors import UserError
+from us3l.evaluation.evaluate import evaluate_finetuned, evaluate_paper, images_to_train
+from us3l.evaluation.protocols import Training, finetuning, paper_probe, paper_side
+from us3l.evaluation.training import finetune, make_optimiser, train_probes
+
+QUICK = Training("sgd", 1.0, 2, 50, 0.0, "steps", (0.8, 1.0))
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(5)
+    return us3l.create("resnet18", stem="cifar", base=8)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits", "train", limit=150), load("digits", "test", limit=60)
+
+
+def test_the_papers_settings():
+    small, large = paper_probe(32), paper_probe(224)
+    assert (small.optimiser, small.lr, small.epochs, small.weight_decay, small.crop_scale) == (
+        "sgd",
+        30.0,
+        100,
+        0.0,
+        (0.8, 1.0),
+    )
+    rates = [small.learning_rate(epoch) for epoch in range(100)]
+    assert rates == pytest.approx([30.0] * 60 + [3.0] * 20 + [0.3] * 20)
+    assert (large.optimiser, large.lr, large.epochs, large.schedule) == ("lars", 0.8, 60, "cosine")
+    assert (large.learning_rate(0), large.learning_rate(30)) == pytest.approx((0.8, 0.4))
+    assert (paper_side(32), paper_side(224)) == (36, 256)
+    views = small.views(32)
+    assert (views.flip, views.jitter, views.grey, views.blur) == (0.5, 0, 0, 0)
+
+
+def test_probes_are_trained_together_as_alone_and_the_network_stays(net, digits):
+    train, _ = digits
+    us3l.calibrate(net, torch.randn(16, 3, 8, 8), [1.0, 0.5])
+    before = {name: tensor.clone() for name, tensor in net.at(0.5).state_dict().items()}
+    networks = {width: net.at(width) for width in (1.0, 0.5)}
+    together = train_probes(networks, train, 10, 8, QUICK)
+    alone = train_probes({0.5: networks[0.5]}, train, 10, 8, QUICK)
+    assert torch.equal(together[0.5].weight, alone[0.5].weight)
+    assert not torch.equal(train_probes(networks, train, 10, 8, QUICK, seed=1)[0.5].weight, alone[0.5].weight)
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.at(0.5).state_dict().items())
+
+
+@pytest.fixture
+def colours():
+    """Images that their mean colour tells apart, and networks of which each width sees it."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 4
+    bases = torch.tensor([[200, 50, 50], [50, 200, 50], [50, 50, 200], [130, 130, 130]])[labels].view(-1, 3, 1, 1)
+    noise = torch.randint(-40, 40, (120, 3, 8, 8), generator=generator)
+    images = ImageSet("colours", (bases + noise).to(torch.uint8), labels, list("rgbw"))
+    torch.manual_seed(0)
+    net = us3l.Slimmable(
+        lambda width: nn.Sequential(nn.Conv2d(3, round(8 * width), 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    )
+    return net, images.subset(torch.arange(80)), images.subset(torch.arange(80, 120))
+
+
+def test_the_papers_probe_learns(colours):
+    done = []
+    net, train, test = colours
+    settings = Training("sgd", 1.0, 30, 20, 0.0, "steps", (0.8, 1.0))
+    found = evaluate_paper(net, train, test, [1.0, 0.5], 8, settings, seeds=2, progress=done.append)
+    assert sum(done) == images_to_train(train, test, [1.0, 0.5], settings, 2, whole=False)
+    for result in found.results:
+        assert result.linear == 100
+        assert result.knn is None
+        assert found.scores[result.width]["linear"].deviation == 0
+        assert found.probes[result.width].weight.shape == (4, 8 * result.width)
+    assert evaluate_paper(net, train, test, [1.0, 0.5], 8, settings, seeds=2).results == found.results
+    slow = Training("sgd", 1e-9, 1, 20, 0.0, "steps", (0.8, 1.0))
+    assert evaluate_paper(net, train, test, [1.0], 8, slow).results[0].linear < 80
+
+
+def test_lars_is_timms(monkeypatch):
+    weights = [nn.Parameter(torch.ones(3))]
+    assert type(make_optimiser(weights, paper_probe(224))).__name__ == "Lars"
+    monkeypatch.setitem(sys.modules, "timm.optim", None)
+    with pytest.raises(UserError, match=r"pip install 'us3l\[lars\]'"):
+        make_optimiser(weights, paper_probe(224))
+
+
+def test_fine_tuning_changes_the_copy_alone(net, digits):
+    settings = Training("sgd", 0.1, 12, 25, 1e-4, "cosine", (0.8, 1.0))
+    weights = {name: tensor.clone() for name, tensor in net.full.named_parameters()}
+    done = []
+    found = evaluate_finetuned(net, *digits, [0.5], 8, settings, progress=done.append)
+    assert sum(done) == images_to_train(*digits, [0.5], settings, 1, whole=True)
+    assert found.results[0].finetuned > 50
+    assert found.results[0].linear is None
+    assert found.probes == {}
+    assert all(torch.equal(weights[name], tensor) for name, tensor in net.full.named_parameters())
+    assert evaluate_finetuned(net, *digits, [0.5], 8, settings).results == found.results
+
+
+def test_every_weight_is_trained(net, digits):
+    us3l.calibrate(net, torch.randn(16, 3, 8, 8), [0.5])
+    carved = net.carve(0.5)
+    before = {name: tensor.clone() for name, tensor in carved.named_parameters()}
+    whole = finetune(carved, digits[0], 10, 8, Training("sgd", 0.1, 1, 64, 0.0, "cosine", (1.0, 1.0)))
+    assert not whole.training
+    assert all(not torch.equal(before[name], tensor) for name, tensor in carved.named_parameters())
+
+
+def test_from_files_too(net, tmp_path):
+    for number in range(20):
+        path = tmp_path / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (10 + number, 12), (200 * (number % 2), 10, number)).save(path)
+    train, test = find(tmp_path, "train"), find(tmp_path, "test")
+    assert isinstance(train, ImageFiles)
+    settings = Training("sgd", 1.0, 2, 8, 0.0, "steps", (0.8, 1.0))
+    assert evaluate_paper(net, train, test, [0.25], 8, settings).results[0].linear is not None
+
+
+@pytest.mark.parametrize("change", [{"lr": 0.0}, {"epochs": 0}, {"batch_size": 0}, {"weight_decay": -1.0}])
+def test_settings_that_make_no_sense(change):
+    with pytest.raises(UserError, match="training needs lr > 0"):
+        replace(finetuning(32), **change)
+
+
+def test_divergence_is_said(net, digits):
+    wild = Training("sgd", 1e25, 3, 100, 0.0, "steps", (0.8, 1.0))
+    with pytest.raises(UserError, match=r"loss became (nan|inf).*lower --lr"):
+        evaluate_finetuned(net, *digits, [0.25], 8, wild)

@@ -1,0 +1,39 @@
+"""`us3l download`"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from us3l.cli.parse import parse
+
+
+@dataclass(frozen=True)
+class Download:
+    """Fetch data sets by name, as torchvision offers them, checked by their checksums.
+
+    NAME is cifar10, cifar100, flowers102, pets, dtd or voc. `imagenet` unpacks the archives that you have put into
+    ROOT/imagenet; `coco` you place yourself into ROOT/coco.
+
+    examples:
+      us3l download cifar10
+      us3l download flowers102 pets dtd --data-root /data
+    """
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """Data sets to fetch."""
+    data_root: Path | None = None
+    """Where to put them (default: the environment's US3L_DATA, else ./data)."""
+
+
+def main(arguments: list[str]) -> int:
+    command = parse(Download, "download", arguments)
+    from us3l.data.named import download, open_named
+
+    for name in command.names:
+        folder = download(name, command.data_root)
+        print(f"{folder}: {len(open_named(name, command.data_root)):,} images")
+    return 0

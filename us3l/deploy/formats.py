@@ -1,0 +1,191 @@
+"""The file formats: how a plain network is written in each, with what is known about it as metadata."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.optimization import fuse
+from torch.fx.proxy import TraceError
+
+from us3l.deploy.bundle import Format
+from us3l.errors import UserError
+from us3l.tensors import batch_norms
+
+KEY = "us3l"  # of the metadata, a JSON text, in every format
+EXECUTORCH_BATCH = 8  # it plans its memory ahead, for the largest batch
+EXTRAS = {"executorch": "executorch"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A format: the endings of its files, the one to open first, and how to write them from that one's path."""
+
+    suffixes: tuple[str, ...]
+    write: Callable[[nn.Module, int, Path, str], None]
+    graph: int
+    """Bytes that the description of a graph may take beside the weights."""
+    write_int8: Callable[[nn.Module, int, Path, str, Tensor], None] | None = None
+
+
+def need(package: str) -> Any:
+    """A package, or an error that says how to get it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        name = package.partition(".")[0]
+        extra = EXTRAS.get(name, "deploy")
+        raise UserError(f"this export needs the package {name}: pip install 'us3l[{extra}]'") from None
+
+
+def fold(network: nn.Module) -> nn.Module:
+    """The same function with each batch norm in the convolution before it.
+
+    A network whose code cannot be traced stays as it is: the runtimes fold what they read.
+    """
+    if not batch_norms(network):
+        return network
+    try:
+        return fuse(network)
+    except (TraceError, TypeError, RuntimeError):
+        return network
+
+
+def program_of(network: nn.Module, size: int, batch: Any = Dim.DYNAMIC) -> ExportedProgram:
+    images = torch.zeros(2, 3, size, size)
+    return torch.export.export(fold(network), (images,), dynamic_shapes=({0: batch},))
+
+
+def write_torch(network: nn.Module, size: int, path: Path, about: str) -> None:
+    program = program_of(network, size)
+    program.example_inputs = None  # two images would go along
+    for node in program.graph.nodes:
+        for note in ("stack_trace", "from_node"):  # paths and addresses, which differ from one export to the next
+            node.meta.pop(note, None)
+    torch.export.save(program, path, extra_files={f"{KEY}.json": about})
+
+
+def write_safetensors(network: nn.Module, _: int, path: Path, about: str) -> None:
+    """The state dict of the plain network, batch norm and all, to be trained further or rebuilt elsewhere."""
+    save_file({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, path, {KEY: about})
+
+
+def write_onnx(network: nn.Module, size: int, path: Path, about: str) -> None:
+    onnx = need("onnx")
+    need("onnxscript")
+    with quiet():
+        exported = torch.onnx.export(
+            fold(network),
+            (torch.zeros(2, 3, size, size),),
+            dynamo=True,
+            input_names=["images"],
+            output_names=["outputs"],
+            dynamic_shapes=({0: "batch"},),
+            verbose=False,
+        )
+    assert exported is not None
+    save_onnx(onnx, exported.model_proto, path, about)
+
+
+def save_onnx(onnx: Any, model: Any, path: Path, about: str) -> None:
+    """Without the exporter's notes, which hold paths of this machine and may outweigh a small network."""
+    graph = model.graph
+    for part in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    graph.ClearField("value_info")
+    if about:
+        onnx.helper.set_model_props(model, {KEY: about})
+    onnx.save(model, path)
+
+
+def write_onnx_int8(network: nn.Module, size: int, path: Path, about: str, images: Tensor) -> None:
+    from us3l.deploy.quantise import quantise_onnx
+
+    onnx = need("onnx")
+    with TemporaryDirectory(dir=path.parent) as scratch, quiet():
+        source, quantised = Path(scratch) / "float.onnx", Path(scratch) / "int8.onnx"
+        write_onnx(network, size, source, about)
+        quantise_onnx(source, quantised, images, transformer(network))
+        save_onnx(onnx, onnx.load(quantised), path, about)
+
+
+def write_openvino(network: nn.Module, size: int, path: Path, about: str) -> None:
+    save_openvino(openvino_model(network, size, path), path, about)
+
+
+def write_openvino_int8(network: nn.Module, size: int, path: Path, about: str, images: Tensor) -> None:
+    from us3l.deploy.quantise import quantise_openvino
+
+    need("nncf")
+    model = openvino_model(network, size, path)
+    with quiet():
+        save_openvino(quantise_openvino(model, images, transformer(network)), path, about)
+
+
+def openvino_model(network: nn.Module, size: int, path: Path) -> Any:
+    """By way of ONNX: its graph is the smaller one, and keeps the size of the images."""
+    openvino = need("openvino")
+    with TemporaryDirectory(dir=path.parent) as scratch:
+        source = Path(scratch) / "network.onnx"
+        write_onnx(network, size, source, "")
+        return openvino.convert_model(source)
+
+
+def save_openvino(model: Any, path: Path, about: str) -> None:
+    for number, operation in enumerate(model.get_ordered_ops()):
+        kind = operation.get_type_name()
+        if kind in ("Constant", "Convert"):  # else named by a counter of the process
+            operation.set_friendly_name(f"{kind}_{number}")
+    model.set_rt_info(about, [KEY])
+    need("openvino").save_model(model, path, compress_to_fp16=False)
+
+
+def write_executorch(network: nn.Module, size: int, path: Path, about: str) -> None:
+    """For phones, on the XNNPACK backend."""
+    exir = need("executorch.exir")
+    xnnpack = need("executorch.backends.xnnpack.partition.xnnpack_partitioner")
+    program = program_of(network, size, Dim("batch", min=1, max=EXECUTORCH_BATCH))
+    with quiet():
+        lowered = exir.to_edge_transform_and_lower(
+            program, partitioner=[xnnpack.XnnpackPartitioner()], constant_methods={KEY: about}
+        )
+    path.write_bytes(lowered.to_executorch().buffer)
+
+
+def transformer(network: nn.Module) -> bool:
+    return any(isinstance(module, nn.LayerNorm) for module in network.modules())
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the libraries' progress bars and advice on their own workings, which a user of ours cannot follow."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with catch_warnings(), redirect_stdout(StringIO()):
+            simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+KINDS: dict[Format, Kind] = {
+    "torch": Kind((".pt2",), write_torch, graph=1_000_000),
+    "safetensors": Kind((".safetensors",), write_safetensors, graph=64_000),
+    "onnx": Kind((".onnx",), write_onnx, graph=64_000, write_int8=write_onnx_int8),
+    "openvino": Kind((".xml", ".bin"), write_openvino, graph=64_000, write_int8=write_openvino_int8),
+    "executorch": Kind((".pte",), write_executorch, graph=250_000),
+}

@@ -1,0 +1,112 @@
+"""Classifiers trained by gradient descent on random crops: the paper's linear probe, and whole networks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from us3l.data.batches import Images, view_batches
+from us3l.errors import UserError
+from us3l.evaluation.linear import Probe
+from us3l.evaluation.protocols import Training
+
+Progress = Callable[[int], None] | None
+
+
+def train_probes(
+    networks: Mapping[float, nn.Module],
+    train: Images,
+    num_classes: int,
+    size: int,
+    training: Training,
+    seed: int = 0,
+    progress: Progress = None,
+) -> dict[float, Probe]:
+    """Linear probes on frozen networks, all on the same crops; `progress` gets the images that each network saw."""
+    heads = {width: new_head(network, num_classes, size, seed) for width, network in networks.items()}
+    pairs = [(network, heads[width]) for width, network in networks.items()]
+    descend(pairs, [p for head in heads.values() for p in head.parameters()], train, size, training, seed, progress)
+    return {width: Probe(head.weight.detach(), head.bias.detach()) for width, head in heads.items()}
+
+
+def finetune(
+    network: nn.Module,
+    train: Images,
+    num_classes: int,
+    size: int,
+    training: Training,
+    seed: int = 0,
+    progress: Progress = None,
+) -> nn.Module:
+    """The network, which is changed, with a new linear layer at its end, trained as a whole; in eval mode."""
+    head = new_head(network, num_classes, size, seed)
+    whole = nn.Sequential(network, head).train()
+    weights = [p for p in whole.parameters() if p.requires_grad]
+    descend([(network, head)], weights, train, size, training, seed, progress)
+    return whole.eval()
+
+
+def new_head(network: nn.Module, num_classes: int, size: int, seed: int) -> nn.Linear:
+    weight = next(network.parameters())
+    with torch.no_grad():
+        head = nn.Linear(network.eval()(weight.new_zeros(1, 3, size, size)).shape[1], num_classes).to(weight)
+        head.weight.copy_(0.01 * torch.randn(head.weight.shape, generator=torch.Generator().manual_seed(seed)))
+        head.bias.zero_()
+    return head
+
+
+def descend(
+    pairs: Iterable[tuple[nn.Module, nn.Linear]],
+    weights: list[nn.Parameter],
+    train: Images,
+    size: int,
+    training: Training,
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Minimise the cross-entropy of every network with its head. Networks in eval mode are frozen."""
+    optimiser = make_optimiser(weights, training)
+    device = weights[0].device
+    for epoch in range(training.epochs):
+        order = torch.randperm(len(train), generator=generator(seed, epoch))
+        batches = [batch for batch in order.split(training.batch_size) if len(batch) > 1 or len(train) == 1]
+        for group in optimiser.param_groups:
+            group["lr"] = training.learning_rate(epoch)
+        for batch in view_batches(train, training.views(size), batches, seed, epoch, count=1):
+            assert batch.labels is not None
+            images = batch.views[0].to(device, memory_format=torch.channels_last)
+            optimiser.zero_grad()
+            for network, head in pairs:
+                loss = cross_entropy(network, head, images, batch.labels.to(device))
+                if not loss.isfinite():
+                    raise UserError(f"the classifier's loss became {loss.item()} in epoch {epoch + 1}: lower --lr")
+                loss.backward()
+                if progress:
+                    progress(len(batch))
+            optimiser.step()
+
+
+def cross_entropy(network: nn.Module, head: nn.Linear, images: Tensor, labels: Tensor) -> Tensor:
+    with nullcontext() if network.training else torch.no_grad():
+        features = network(images)
+    return F.cross_entropy(head(features), labels)
+
+
+def make_optimiser(weights: list[nn.Parameter], training: Training) -> torch.optim.Optimizer:
+    if training.optimiser == "sgd":
+        return torch.optim.SGD(weights, lr=training.lr, momentum=0.9, weight_decay=training.weight_decay)
+    try:
+        from timm.optim import Lars
+    except ImportError:
+        raise UserError("the paper's probe for large images uses LARS of timm: pip install 'us3l[lars]'") from None
+    return Lars(weights, lr=training.lr, momentum=0.9, weight_decay=training.weight_decay)
+
+
+def generator(*numbers: int) -> torch.Generator:
+    digest = hashlib.sha256(repr(numbers).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
