@@ -93,7 +93,7 @@ def main() -> None:
         train, test = (load(chosen.data, split, whole_side(size), chosen.images) for split in ("train", "test"))
         return Evidence.of(train, test, size)
 
-    console, rows = Console(), []
+    console, rows = Console(width=200), []
     for name in chosen.networks:
         for width in WIDTHS:
             console.print(f"measuring {name} at {width:g}x")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from us3l.data.sources import ImageSet, load
 from us3l.objective.heads import projector
 from us3l.training.teacher import save_projector
 
+os.environ["US3L_WORKERS"] = "0"  # tests of worker processes ask for them
 torch.set_num_threads(1)  # two workers share two cores; and one thread sums in one order
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 

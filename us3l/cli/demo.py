@@ -39,7 +39,7 @@ One network, trained once without labels, ran at nine widths. The picture: {run.
 
 What next:
   {us3l} export {run.folder} --width 0.5         a plain network of that width, as a file
-  {us3l} evaluate {run.folder} --all-widths      every distinct width
+  {us3l} evaluate {run.folder} --widths all      every distinct width
   {us3l} pretrain PHOTOS/ --out runs/mine     your own folder of images, labels not needed
 """
     )

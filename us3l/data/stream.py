@@ -71,7 +71,7 @@ def views_loader(
     """`count` independent random views of each image, for batches of indices into the set.
 
     The transforms are torchvision's. A batch with damaged images is smaller; one of nothing else is a `UserError`.
-    `workers` is the number of decoding processes (default: one a core; 0: in this process).
+    `workers` is the number of decoding processes (default: US3L_WORKERS, else one a core; 0: in this process).
     """
     return _batches(files, _RandomViews(files, views, seed, epoch, count), batches, workers)
 
@@ -136,7 +136,7 @@ def random_view(views: Views) -> Any:
 
 def _batches(files: ImageFiles, dataset: _Decoded, batches: Sequence[Tensor], workers: int | None) -> Iterator[Batch]:
     labels = files.labels
-    workers = (os.cpu_count() or 1) if workers is None else workers
+    workers = int(os.environ.get("US3L_WORKERS", os.cpu_count() or 1)) if workers is None else workers
     loader = DataLoader(
         dataset,
         batch_size=None,
