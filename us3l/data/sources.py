@@ -249,7 +249,7 @@ def _check_memory(needed: int, name: str) -> None:
         raise UserError(
             f"{name}: the images need {needed / 2**30:.1f} GiB, more than half of the "
             f"{(_available_memory() or 0) / 2**30:.1f} GiB of memory available; lower the size, limit the number of "
-            "images, or read them as they are needed (us3l evaluate --stream)"
+            "images, or read them as they are needed (--stream)"
         )
 
 

@@ -152,16 +152,20 @@ class Learner(nn.Module):
         if o.supervised:
             assert labels is not None, "cross-entropy needs labels"
             return torch.stack([F.cross_entropy(logits, labels) for logits in outputs]).mean()
-        rows = outputs[0] if self.queue is None else self.queue.rows  # only what has a queue looks at it
-        losses: dict[str, Loss] = {
-            "infonce": partial(nt_xent, temperature=o.temperature),
-            "mse": negative_cosine,
-            "mocov3": partial(info_nce, temperature=o.temperature),
-            "moco": partial(moco, queue=rows, temperature=o.temperature),
-            "seed": partial(seed, queue=rows, temperature=o.temperature, teacher_temperature=o.teacher_temperature),
-            "seed-mse": negative_cosine,
-        }
-        return across_views(losses[o.base_loss], outputs, targets)
+        loss: Loss
+        if self.queue is not None:
+            queue, temperature = self.queue.rows, o.temperature
+            loss = partial(moco, queue=queue, temperature=temperature)
+            if o.base_loss == "seed":
+                cold = o.teacher_temperature
+                loss = partial(seed, queue=queue, temperature=temperature, teacher_temperature=cold)
+        elif o.base_loss == "infonce":
+            loss = partial(nt_xent, temperature=o.temperature)
+        elif o.base_loss == "mocov3":
+            loss = partial(info_nce, temperature=o.temperature)
+        else:  # mse, seed-mse
+            loss = negative_cosine
+        return across_views(loss, outputs, targets)
 
     def sub_pair(self, z: PerView, targets: Targets) -> tuple[PerView, PerView]:
         """What the sub-networks' loss compares."""
