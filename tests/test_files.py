@@ -1,10 +1,12 @@
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from us3l.errors import UserError
-from us3l.files import read_json, replacing, write_json, write_text
+from us3l.files import Taken, locked, read_json, replacing, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -36,3 +38,17 @@ def test_json(tmp_path):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(UserError, match=r"cannot read .*bad\.json"):
             read_json(tmp_path / "bad.json")
+
+
+def test_a_folder_is_kept_by_one_process_at_a_time_and_free_once_it_ends_or_is_killed(tmp_path):
+    folder = tmp_path / "run"
+    code = "import sys, time\nfrom pathlib import Path\nfrom us3l.files import locked\n"
+    code += f"with locked(Path({str(folder)!r})):\n    print('in', flush=True)\n    time.sleep(60)\n"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout and other.stdout.readline() == "in\n"
+        with pytest.raises(Taken, match=f"in use by process {other.pid}"), locked(folder):
+            pass
+        other.kill()
+    for _ in range(2):
+        with locked(folder):
+            pass
