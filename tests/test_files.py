@@ -45,7 +45,8 @@ def test_a_folder_is_kept_by_one_process_at_a_time_and_free_once_it_ends_or_is_k
     code = "import sys, time\nfrom pathlib import Path\nfrom us3l.files import locked\n"
     code += f"with locked(Path({str(folder)!r})):\n    print('in', flush=True)\n    time.sleep(60)\n"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout and other.stdout.readline() == "in\n"
+        assert other.stdout
+        assert other.stdout.readline() == "in\n"
         with pytest.raises(Taken, match=f"in use by process {other.pid}"), locked(folder):
             pass
         other.kill()

@@ -26,6 +26,10 @@ class Resident:
     def __len__(self) -> int:
         return len(self.image_set)
 
+    def order(self, generator: torch.Generator) -> Tensor:
+        """The indices of all images, in the order of an epoch."""
+        return torch.randperm(len(self), generator=generator)
+
     def fingerprint(self) -> list[int]:
         """The number of images and the sum of their pixels."""
         return [len(self), int(self.image_set.images.sum(dtype=torch.int64))]
@@ -53,6 +57,10 @@ class Streamed:
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def order(self, generator: torch.Generator) -> Tensor:
+        """The same."""
+        return torch.randperm(len(self), generator=generator)
 
     def fingerprint(self) -> list[int]:
         """The number of images and a checksum of their names."""

@@ -71,7 +71,7 @@ class Trainer:
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
         """The indices of the images of each step of an epoch, on this device."""
-        order = torch.randperm(len(self.images), generator=seeded(self.recipe.seed, epoch))
+        order = self.images.order(seeded(self.recipe.seed, epoch))
         steps = order[: self.per_epoch * self.batch * self.fabric.world_size].view(self.per_epoch, -1, self.batch)
         return list(steps[:, self.fabric.global_rank])
 
