@@ -15,6 +15,7 @@ COMMANDS = {
     "recipes": "the names of recipes, methods and cases that pretrain knows",
     "evaluate": "kNN, linear probe, few labels, fine-tuning at every width asked for",
     "compare": "several runs beside each other",
+    "reproduce": "a table of the paper: train its rows, ours beside theirs",
     "detect": "detection and instance segmentation on a sub-network",
     "profile": "cost and latency of every width on this device",
     "pick": "the best width within a budget",

@@ -51,7 +51,7 @@ def accuracy_figure(
     """Draw accuracy against MACs, with the untrained floor dashed, into a PNG or SVG file (by the path's ending)."""
     path = _checked(path)
     results = sorted(results, key=lambda result: result.macs)
-    figure = _new_figure(8, 5)
+    figure = new_figure(8, 5)
     axes = figure.add_subplot()
     size = 6 if len(results) <= 20 else 3
     for name, colour, marker, trained, untrained in LINES:
@@ -63,13 +63,13 @@ def accuracy_figure(
     if not axes.lines:
         raise UserError("nothing to draw: no width has an accuracy (are the images labelled?)")
     _dress(figure, axes, results, title)
-    _save(figure, path)
+    save(figure, path)
 
 
 def cost_figure(lines: Sequence[Line], path: str | Path, title: str) -> None:
     """Draw accuracy against width, MACs and parameters, side by side, for one run or several."""
     path = _checked(path)
-    figure = _new_figure(13, 5)
+    figure = new_figure(13, 5)
     panels = figure.subplots(1, len(PANELS), sharey=True)
     for axes, (name, place) in zip(panels, PANELS, strict=True):
         for number, line in enumerate(lines):
@@ -77,9 +77,7 @@ def cost_figure(lines: Sequence[Line], path: str | Path, title: str) -> None:
                 (place(result), value) for result in line.results if (value := getattr(result, line.metric)) is not None
             )
             if points:
-                turn, colour = divmod(number, len(COLOURS))
-                style = {"color": COLOURS[colour], "marker": MARKERS[colour], "linestyle": ("-", "--", ":")[turn % 3]}
-                axes.plot(*zip(*points, strict=True), label=line.label, linewidth=2, markersize=5, **style)
+                axes.plot(*zip(*points, strict=True), label=line.label, linewidth=2, markersize=5, **style(number))
         if not axes.lines:
             raise UserError("nothing to draw: no width has an accuracy of that kind")
         if name == "width":
@@ -87,12 +85,12 @@ def cost_figure(lines: Sequence[Line], path: str | Path, title: str) -> None:
         else:
             _log_scale(axes, [number for line in axes.lines for number in line.get_xdata()])
         axes.set_xlabel(name, fontsize=12, color=INK)
-        _plain(axes)
+        plain(axes)
     panels[0].set_ylabel("top-1 accuracy (%)", fontsize=12, color=INK)
     figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=11, frameon=False, ncols=min(4, len(labels)), loc="outside lower center")
-    _save(figure, path)
+    save(figure, path)
 
 
 def lines_of(results: Sequence[WidthResult]) -> list[Line]:
@@ -108,13 +106,19 @@ def _checked(path: str | Path) -> Path:
     return path
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def style(number: int) -> dict[str, Any]:
+    """Of the lines of a picture, from 0: told apart by colour and marker, and beyond seven by their dashes."""
+    turn, colour = divmod(number, len(COLOURS))
+    return {"color": COLOURS[colour], "marker": MARKERS[colour], "linestyle": ("-", "--", ":")[turn % 3]}
+
+
+def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.08))
     FigureCanvasAgg(figure)
     return figure
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # A fixed salt and no date: the same results make the same file.
     with rc_context({"svg.hashsalt": "us3l"}), replacing(path) as temporary:
@@ -149,7 +153,7 @@ def _dress(figure: Figure, axes: Axes, results: Sequence[WidthResult], title: st
     for macs in labelled:
         axes.axvline(macs, color="#e4e4e4", linewidth=0.8, zorder=0)
 
-    _plain(axes)
+    plain(axes)
     for spine in top.spines.values():
         spine.set_visible(False)
     top.tick_params(labelsize=10, colors=INK, length=0)
@@ -167,7 +171,7 @@ def _log_scale(axes: Axes, values: Sequence[float]) -> None:
     axes.set_xlim(low / margin, high * margin)
 
 
-def _plain(axes: Axes) -> None:
+def plain(axes: Axes) -> None:
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
     for spine in axes.spines.values():

@@ -1,0 +1,106 @@
+"""Whole tables of one tiny network each, on digits."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from us3l.cli import pretrain, reproduce
+from us3l.cli.main import main
+from us3l.files import locked
+from us3l.paper.reproduce import SCALES, chosen_rows, entries, jobs_of
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    scale = replace(SCALES["mini"], widths=(1.0, 0.25), images=130, epochs=1, calibration=16, labelled=100)
+    monkeypatch.setitem(SCALES, "mini", scale)
+    return scale
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The names of the runs that were trained or gone on with."""
+    names = []
+    execute = pretrain.execute
+
+    def counted(config, run, resume=False):
+        names.append(run.folder.name)
+        return execute(config, run, resume)
+
+    monkeypatch.setattr(pretrain, "execute", counted)
+    return names
+
+
+def call(out, *arguments, rows=("5",)):
+    return main(["reproduce", "main-cifar100", "--rows", *rows, "--out", str(out), *arguments])
+
+
+def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_path, trained, monkeypatch):
+    data = ["--data", "cifar100=digits"]
+    assert call(tmp_path / "whole", *data) == 0
+    whole = (tmp_path / "whole/mini/tables/main-cifar100.csv").read_bytes()
+    assert len(trained) == len(set(trained)) == 3  # BYOL, which teaches SEED-MSE at two widths
+    assert whole.count(b"\n") == 1 + 2
+
+    trained.clear()
+    execute = pretrain.execute
+    monkeypatch.setattr(pretrain, "execute", lambda *a, **k: 130 if len(trained) == 1 else execute(*a, **k))
+    assert call(tmp_path / "parts", *data) == 130
+    monkeypatch.setattr(pretrain, "execute", execute)
+    assert call(tmp_path / "parts", *data) == 0
+    assert len(trained) == len(set(trained)) == 3
+    assert (tmp_path / "parts/mini/tables/main-cifar100.csv").read_bytes() == whole
+
+    trained.clear()
+    assert call(tmp_path / "parts", *data) == 0
+    assert trained == []
+
+
+def test_work_that_another_process_is_at_is_left_to_it(tmp_path, tiny, trained, monkeypatch, capsys):
+    first, second = jobs_of(chosen_rows(entries("main-cifar100", tiny), [3]), tiny, 1)
+    with ExitStack() as other:
+        other.enter_context(locked(tmp_path / "mini" / "claims" / first.name))
+        monkeypatch.setattr(reproduce, "wait", other.close)  # it lets go while we wait
+        assert call(tmp_path, "--data", "cifar100=digits", rows=("3",)) == 0
+    assert "waiting for 1 runs that other processes are at" in capsys.readouterr().out
+    assert trained == [second.name, first.name]
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path, tiny, monkeypatch, capsys):
+    from us3l.errors import UserError
+
+    execute = pretrain.execute
+    teacher = jobs_of(chosen_rows(entries("main-cifar100", tiny), [5]), tiny, 1)[0]  # BYOL at 1x
+
+    def failing(config, run, resume=False):
+        if run.folder.name == teacher.name:
+            raise UserError("the loss is not finite")
+        return execute(config, run, resume)
+
+    monkeypatch.setattr(pretrain, "execute", failing)
+    assert call(tmp_path, "--data", "cifar100=digits", rows=("3", "5")) == 1
+    out = capsys.readouterr().out
+    assert f"failed: {teacher.name}: the loss is not finite" in out
+    assert out.count("its teacher failed") == 2
+    assert "BYOL" in (tmp_path / "mini/tables/main-cifar100.md").read_text()
+
+
+def test_it_says_what_is_missing(tmp_path, capsys):
+    assert call(tmp_path) == 2
+    assert "cifar100 is not here, so its figures stay empty: --data cifar100=PATH" in capsys.readouterr().out
+    assert call(tmp_path, "--data", "cifar100=nowhere") == 2
+    assert "--data cifar100=nowhere: there is no such file or folder" in capsys.readouterr().err
+    assert call(tmp_path, "--data", "cifar100") == 2
+    assert "expected NAME=PATH" in capsys.readouterr().err
+    assert call(tmp_path, "--data", "cifar100=digits", "--table-only") == 2
+    assert "nothing of main-cifar100 is there yet" in capsys.readouterr().err
+    assert main(["reproduce", "main-cifar", "--out", str(tmp_path)]) == 2
+
+
+def test_the_plan_can_be_looked_at_first(tmp_path, capsys):
+    assert call(tmp_path, "--data", "cifar100=digits", "--list", "--seeds", "2") == 0
+    out = capsys.readouterr().out
+    assert "6 runs; left to train" in out
+    assert out.count("to train") == 6 + 1
+    assert not (tmp_path / "mini").exists()

@@ -1,0 +1,104 @@
+from dataclasses import replace
+
+import pytest
+
+from us3l.errors import UserError
+from us3l.paper.reproduce import (
+    ABLATION,
+    REPRODUCIBLE,
+    SCALES,
+    Job,
+    chosen_rows,
+    distinct,
+    entries,
+    figure,
+    job_of,
+    jobs_of,
+    width_of,
+)
+from us3l.paper.tables import table
+from us3l.training.recipes import Recipe
+
+MINI, PAPER = SCALES["mini"], SCALES["paper"]
+RESULTS = [name for name in REPRODUCIBLE if name not in ("guidelines", "steps")]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_figure_of_the_papers_tables_has_an_entry(name):
+    told = [
+        value
+        for row in table(name)
+        for column, value in row.items()
+        if width_of(column) or column.startswith(("AP", "C-10")) or column in ("Flowers", "Pets", "Dtd")
+    ]
+    found = entries(name, PAPER)
+    assert [entry.paper for entry in found] == [figure(value) for value in told]
+    assert [entry.collapsed for entry in found] == [value == "-" for value in told]
+    assert sum(entry.paper is not None for entry in found) > 20
+
+
+@pytest.mark.parametrize("name", REPRODUCIBLE)
+def test_every_entry_is_a_run_that_can_be_configured(name):
+    for scale in (MINI, PAPER):
+        for job in jobs_of(entries(name, scale), scale, 1):
+            assert (job.teacher is not None) == job.recipe.objective.frozen_teacher
+            assert job.effort > 0
+            if scale is MINI:
+                assert job.recipe.images == 3000
+                assert job.recipe.epochs in (5, 10, 20)  # SEED and supervised learning half, 800 epochs double
+                assert job.data in ("cifar10", "cifar100")
+
+
+def test_the_shorter_table_of_losses_is_part_of_the_full_one():
+    full = table("app-ablation")
+    for number, row in zip(ABLATION, table("ablation"), strict=True):
+        for column, value in row.items():
+            if width_of(column) or column == "Base Loss" or column == "Distill Loss":
+                assert full[number - 1][column] == value
+
+
+def test_tables_share_runs():
+    def name(table: str, row: int) -> str:
+        return job_of(chosen_rows(entries(table, MINI), [row])[0], MINI, 0).name
+
+    assert name("main-cifar100", 9) == name("ablation1", 4) == name("steps", 1)
+    assert name("app-ablation", 23) == name("ablation1", 1) == name("ablation", 13) == name("intersect", 3)
+    assert name("motivation", 4) == name("main-cifar100", 2)
+    assert len({name("app-ablation", row) for row in range(1, 29)}) == 28
+    assert name("steps", 1) != name("steps", 2)
+
+
+def test_individual_networks_are_a_run_for_each_width_and_teachers_come_first():
+    found = chosen_rows(entries("main-cifar100", MINI), [5])
+    jobs = jobs_of(found, MINI, 2)
+    assert [job.recipe.network.individual for job in jobs] == [1, 1, 0.75, 0.5, 0.25] * 2
+    assert [job.recipe.objective.base_loss for job in jobs[:2]] == ["mse", "seed-mse"]
+    assert all(job.teacher == jobs[0] for job in jobs[1:5])
+    assert [job.recipe.seed for job in jobs] == [0] * 5 + [1] * 5
+    assert all(job.teacher == jobs[5] for job in jobs[6:])
+
+
+def test_a_name_stands_for_its_settings_and_survives_new_ones():
+    recipe = Recipe(epochs=7)
+    assert Job("a", recipe).name == Job("a", replace(recipe)).name
+    others = [Job("b", recipe), Job("a", replace(recipe, batch_size=64)), Job("a", recipe, Job("a", recipe))]
+    assert len({job.name for job in [Job("a", recipe), *others]}) == 4
+    old = {"epochs": 7, "optimiser": {"lr": 0.5}}
+    new = {"epochs": 7, "optimiser": {"lr": 0.5, "nesterov": False}, "stars": None}
+    defaults = {"epochs": 400, "optimiser": {"lr": 0.1, "nesterov": False}, "stars": None}
+    assert distinct(old, defaults) == distinct(new, defaults) == {"epochs": 7, "optimiser": {"lr": 0.5}}
+
+
+def test_effort_is_the_papers_count_of_networks():
+    """Individual networks: an epoch each, by their share of the full one; S-Net of four widths: the sum."""
+    found = {entry.row: entry for entry in entries("motivation", PAPER)}
+    alone = job_of(replace(found[4], width=0.5), PAPER, 0)
+    assert alone.effort == pytest.approx(400 * 0.25)
+    assert job_of(found[6], PAPER, 0).effort == pytest.approx(400 * (1 + 0.75**2 + 0.5**2 + 0.25**2))
+
+
+def test_unknown_tables_and_rows_are_named():
+    with pytest.raises(UserError, match="no table 'main' can be reproduced: choose from main-cifar100"):
+        entries("main", MINI)
+    with pytest.raises(UserError, match="no row 30: the table has rows 1 to 28"):
+        chosen_rows(entries("app-ablation", MINI), [30])

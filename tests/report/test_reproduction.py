@@ -1,0 +1,69 @@
+import csv
+import io
+
+import pytest
+from rich.console import Console
+
+from us3l.paper.reproduce import SCALES, chosen_rows, entries
+from us3l.paper.workspace import Found, collapsed, disagreements
+from us3l.report.reproduction import as_csv, markdown, reproduction_figure, reproduction_table
+
+ENTRIES = chosen_rows(entries("main-cifar100", SCALES["mini"]), [7, 8, 9])
+
+
+@pytest.fixture
+def found():
+    """US+SimCLR above US3L, other than in the paper; US+SimSiam collapsed; the third with one seed."""
+    values = {7: (30.0, 32.0), 8: (1.0, 1.2), 9: (20.0,)}
+    return [Found(entry, values[entry.row], 2 if entry.row == 8 else 0) for entry in ENTRIES]
+
+
+def test_ours_the_papers_and_the_difference(found):
+    console = Console(width=120, record=True, quiet=True)
+    with console.capture() as captured:
+        console.quiet = False
+        console.print(reproduction_table(found, "a title"))
+    lines = captured.get().splitlines()
+    ours, paper, difference = lines[4:7]
+    assert ours.split() == "7 ResNet-18, US+SimCLR 2 ours 31.0 ± 1.4 31.0 ± 1.4 31.0 ± 1.4 31.0 ± 1.4".split()
+    assert paper.split() == ["paper", "65.5", "61.8", "57.4"]  # it has no 0.75x
+    assert difference.split() == ["difference", "-34.5", "-30.8", "-26.4"]
+    assert lines[7].split()[-5:] == ["ours", "-", "-", "-", "-"]
+    assert markdown(found, "a title", ["first", "second"]).count("\n|") == 2 + 3 + 2 + 3
+
+
+def test_csv_keeps_what_the_table_hides(found):
+    rows = list(csv.DictReader(io.StringIO(as_csv(found))))
+    assert len(rows) == 12
+    first, collapse = rows[0], rows[4]
+    assert (first["ours"], first["deviation"], first["seeds"], first["paper"]) == ("31", "1.41", "2", "65.5")
+    assert (collapse["ours"], collapse["collapses"], collapse["column"]) == ("1.1", "2", "1x")
+
+
+def test_rows_in_another_order_than_the_papers_are_named(found):
+    above, below, ours, paper = disagreements(found)[0]
+    assert (above, below) == ("ResNet-18, US+SimCLR", "ResNet-18, Ours")
+    assert (ours, paper) == pytest.approx((11.0, (65.5 + 61.8 + 57.4 - 69.0 - 64.7 - 60.4) / 3))
+    assert len(disagreements(found)) == 1
+
+
+def test_rows_without_a_figure_of_ours_are_left_out(found):
+    fewer = [Found(one.entry) if one.entry.row == 8 else one for one in found]
+    assert "US+SimSiam" not in markdown(fewer, "a title", [""])
+
+
+@pytest.mark.parametrize("name", ["main-cifar100", "coco", "steps"])
+def test_the_picture_is_drawn_for_each_kind_of_table(name, tmp_path):
+    found = [Found(entry, (50 * entry.width, 52 * entry.width)) for entry in entries(name, SCALES["mini"])]
+    reproduction_figure(found, tmp_path / "figure.png", "a title")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_collapse_is_the_last_gauge_at_the_nearest_width():
+    def event(*spreads: float) -> dict:
+        return {"gauges": {name: {"spread": value} for name, value in zip(("1", "0.25"), spreads, strict=True)}}
+
+    assert collapsed([event(0.9, 0.9), event(0.9, 0.05)], 0.3)
+    assert not collapsed([event(0.9, 0.05), event(0.9, 0.9)], 0.3)
+    assert not collapsed([event(0.9, 0.05)], 0.9)
+    assert not collapsed([], 1.0)

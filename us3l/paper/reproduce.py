@@ -1,0 +1,278 @@
+"""From a table of the paper to the runs that fill it, at the paper's scale or at one for CPUs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from us3l.errors import UserError
+from us3l.evaluation.protocols import Protocol
+from us3l.objective.sampling import sample_widths
+from us3l.paper.cases import TABLES, Case, case, cases
+from us3l.paper.tables import Row, table
+from us3l.training.recipes import Recipe, named, twin
+
+ScaleName = Literal["mini", "paper"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is. Two rows are compared at one scale; two scales are not compared with each other."""
+
+    about: str
+    protocol: Protocol
+    widths: tuple[float, ...] | None = None
+    """At which networks are evaluated, and individual ones trained (None: those of the table)."""
+    images: int | None = None
+    epochs: int | None = None
+    calibration: int | None = None
+    labelled: int | None = None
+    """Images that probes learn from."""
+    detector: dict[str, Any] = field(default_factory=dict)
+    """Settings of detectors."""
+    stand_ins: dict[str, str] = field(default_factory=dict)
+    """Data sets that are used in place of others."""
+
+    def recipe(self, found: Case) -> Recipe:
+        if self.epochs is None:
+            return found.at_scale("paper")
+        small = replace(named(twin(found.recipe)), images=self.images, epochs=self.epochs)
+        return found.apply(replace(small, calibration=self.calibration or small.calibration))
+
+
+SCALES: dict[ScaleName, Scale] = {
+    "mini": Scale(
+        "mini scale: networks a quarter as wide (base 16; ViTs base 32 and half as deep), 3,000 training images of 32 "
+        "pixels (64 for ImageNet, for which CIFAR-100 stands in), 10 epochs of batches of 128, exact linear probe on "
+        "5,000 labelled images; for comparing rows with each other, not with the paper's figures",
+        protocol="fast",
+        widths=(1.0, 0.75, 0.5, 0.25),
+        images=3000,
+        epochs=10,
+        calibration=1024,
+        labelled=5000,
+        detector={"steps": 300, "batch": 4, "image_size": 128, "channels": 32, "regions": 128},
+        stand_ins={"imagenet": "cifar100"},
+    ),
+    "paper": Scale("the paper's scale", protocol="paper"),
+}
+
+# The rows of the paper's shorter table of losses, by their cases in the full one.
+ABLATION = (1, 3, 7, 8, 9, 12, 15, 17, 18, 19, 20, 22, 23, 24, 25, 27, 28)
+IMAGENET = {("R-18", "BYOL"): 1, ("R-18", "Ours"): 3, ("R-50", "BYOL"): 4, ("R-50", "Ours"): 6}
+TRANSFER = {"C-10": "cifar10", "C-100": "cifar100", "Flowers": "flowers102", "Pets": "pets", "Dtd": "dtd"}
+TEACHERS = {"BYOL R-18": "cifar-resnet18", "BYOL R-50": "cifar-resnet50", "BYOL MBv2": "cifar-mobilenet"}
+GUIDELINES = (1, 3, 7, 9, 15, 18, 19, 22, 24, 27)
+"""Cases of app-ablation: base and distillation loss, without and with a momentum teacher, no distillation head."""
+UNTOLD = ("Once Training", "Training Cost", "Expected forward number", "Case", "Avg.", "1.0x diff", "Model Type")
+OWN = {
+    "guidelines": "the consistency of guidance over training, for the combinations of losses and teacher",
+    "steps": "US3L with one update a batch (the paper's Algorithm 1) or one a width (the authors' code)",
+}
+REPRODUCIBLE = (
+    *TABLES,
+    "ablation",
+    "app-arbitrary-width",
+    "classification",
+    "classification-r18",
+    "coco",
+    *OWN,
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One figure of a table, and where ours comes from."""
+
+    row: int
+    label: str
+    series: str
+    """What is one line in a picture over the widths: the row, or a method where each row is one width."""
+    column: str
+    width: float
+    case: Case
+    alone: bool
+    """Each width is a network of its own."""
+    trained_on: str
+    tested_on: str
+    paper: float | None = None
+    collapsed: bool = False
+    """In the paper."""
+    metric: str = "linear"
+    """Or the name of a detector's score."""
+
+    @property
+    def run_width(self) -> float:
+        """The width in its run: an individual network is the whole of its own."""
+        return 1.0 if self.alone else self.width
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pre-training."""
+
+    data: str
+    recipe: Recipe
+    teacher: Job | None = None
+
+    @property
+    def name(self) -> str:
+        """The same for the same settings, whichever table asks for them."""
+        network, seed = self.recipe.network, self.recipe.seed
+        settings = [self.data, distinct(asdict(self.recipe), asdict(Recipe())), self.teacher and self.teacher.name]
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+        width = "" if network.individual is None else f"-{network.individual:g}x"
+        return f"{network.backbone}{width}-{self.recipe.objective.base_loss}-seed{seed}-{digest}"
+
+    @property
+    def effort(self) -> float:
+        """Epochs of the full network alone that would be as dear."""
+        recipe, steps = self.recipe, 100
+        alone = recipe.network.individual
+        passes = [
+            [alone] if alone else sample_widths(recipe.objective, recipe.network.min_width, step, steps, recipe.seed)
+            for step in range(steps)
+        ]
+        return recipe.epochs * sum(width**2 for widths in passes for width in widths) / steps
+
+
+def distinct(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """What is not at its default, so that settings which are new to a later version leave names as they were."""
+    found = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(defaults.get(key), dict):
+            value = distinct(value, defaults[key]) or defaults[key]
+        if value != defaults.get(key):
+            found[key] = value
+    return found
+
+
+def entries(name: str, scale: Scale) -> list[Entry]:
+    """All figures of a table at a scale, row by row."""
+    if name not in REPRODUCIBLE:
+        raise UserError(f"no table {name!r} can be reproduced: choose from {', '.join(REPRODUCIBLE)}")
+    if name in ("classification", "classification-r18", "coco"):
+        return list(transfers(name))
+    found: list[Entry] = []
+    for number, (chosen, row) in enumerate(rows_of(name), start=1):
+        alone = row.get("Once Training") == "no" or row.get("Method") == "Individual"
+        data = {"main-vit-cifar10": "cifar10", "main-imagenet": "imagenet"}.get(name, "cifar100")
+        columns = {width: value for column, value in row.items() if (width := width_of(column))}
+        widths = columns if scale.widths is None or name == "app-arbitrary-width" else scale.widths
+        for width in widths:
+            told = columns.get(width, "")
+            what = (number, label_of(row), label_of(row), f"{width:g}x", width)
+            found.append(Entry(*what, chosen, alone, data, data, figure(told), told == "-"))
+    return found
+
+
+def rows_of(name: str) -> list[tuple[Case, Row]]:
+    """The cases of a table's rows, and the rows."""
+    losses = list(zip(cases("app-ablation"), table("app-ablation"), strict=True))
+    if name == "guidelines":
+        return [losses[number - 1] for number in GUIDELINES]
+    if name == "steps":
+        ours, row = case("main-cifar100/9"), table("main-cifar100")[8]
+        each = replace(ours, objective=ours.objective | {"update": "per-width"})
+        blank = {column: "" for column in row if width_of(column)}
+        return [
+            (ours, {"Method": "one update a batch (Algorithm 1)", **blank}),
+            (each, {"Method": "one update a width (the authors' code)", **blank}),
+        ]
+    if name == "ablation":
+        return [(losses[number - 1][0], row) for number, row in zip(ABLATION, table(name), strict=True)]
+    if name == "app-arbitrary-width":
+        longer = {"R-18": "main-cifar100/10", "R-50": "main-cifar100/17"}
+        return [(case(longer[row["Backbone"]]), row) for row in table(name)]
+    return list(zip(cases(name), table(name), strict=True))
+
+
+def transfers(name: str) -> Iterator[Entry]:
+    """Of networks pre-trained on ImageNet to other data: a row is a width and a method."""
+    for number, row in enumerate(table(name), start=1):
+        net, width = row.get("Net", "R-50"), width_of(row["Width"])
+        assert width
+        chosen = case(f"main-imagenet/{IMAGENET[net, row['Method']]}")
+        for column, value in row.items():
+            if column in TRANSFER or column.startswith("AP"):
+                data, metric = (TRANSFER[column], "linear") if column in TRANSFER else ("coco", column)
+                what = (number, f"{net} {row['Width']} {row['Method']}", f"{net} {row['Method']}", column, width)
+                alone = row["Method"] == "BYOL"
+                yield Entry(*what, chosen, alone, "imagenet", data, figure(value), value == "-", metric)
+
+
+def job_of(entry: Entry, scale: Scale, seed: int) -> Job:
+    recipe = replace(scale.recipe(entry.case), seed=seed)
+    recipe = replace(recipe, network=replace(recipe.network, individual=entry.width if entry.alone else None))
+    teacher = None
+    if told := entry.case.teacher:
+        taught = Case(told, TEACHERS[told], "byol")
+        teacher = job_of(replace(entry, case=taught, alone=True, width=1.0), scale, seed)
+    return Job(scale.stand_ins.get(entry.trained_on, entry.trained_on), recipe, teacher)
+
+
+def jobs_of(found: Sequence[Entry], scale: Scale, seeds: int) -> list[Job]:
+    """Each run once, a seed of all rows before the next seed, and teachers before those that they teach."""
+    jobs: dict[str, Job] = {}
+    for seed in range(seeds):
+        for entry in found:
+            job = job_of(entry, scale, seed)
+            for one in (job.teacher, job):
+                if one:
+                    jobs.setdefault(one.name, one)
+    return list(jobs.values())
+
+
+def chosen_rows(found: Sequence[Entry], rows: Sequence[int]) -> list[Entry]:
+    """The entries of some rows, by number from 1; all if none is named."""
+    known = {entry.row for entry in found}
+    for row in rows:
+        if row not in known:
+            raise UserError(f"there is no row {row}: the table has rows 1 to {max(known)}")
+    return [entry for entry in found if not rows or entry.row in rows]
+
+
+def width_of(column: str) -> float | None:
+    """Of the header of a column of accuracies.
+
+    >>> width_of("0.25x"), width_of("Backbone")
+    (0.25, None)
+    """
+    try:
+        return float(column[:-1]) if column.endswith("x") else None
+    except ValueError:
+        return None
+
+
+def figure(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def label_of(row: Row) -> str:
+    """What a row is, from the columns that are not results."""
+    if "Distill Loss" in row:
+        return losses_label(row)
+    words = []
+    for column, value in row.items():
+        if width_of(column) or column in UNTOLD or value in ("no", "-"):
+            continue
+        number = value.strip("-%").replace(".", "").isdigit()
+        words.append(column if value == "yes" else f"{column} {value}" if number else value)
+    return ", ".join(words) or "none"
+
+
+def losses_label(row: Row) -> str:
+    """Base and distillation loss, head, and who follows a momentum teacher, in the tables of losses."""
+    base, distillation, head, *teachers = (row[column] for column in row if not width_of(column) and column != "Case")
+    told = f"{base} + {'own loss' if distillation == 'no' else distillation}"
+    if head != "no":
+        told += f", {head[5:-1].lower()} head" if "(" in head else ", head"
+    if "yes" in teachers:
+        told += ", momentum" if teachers == ["yes", "yes"] else ", momentum for subs"
+    return told

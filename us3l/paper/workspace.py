@@ -1,0 +1,164 @@
+"""The folder in which a table is reproduced: which runs are there, and what they found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from us3l.errors import UserError
+from us3l.evaluation.results import from_json
+from us3l.files import read_json
+from us3l.paper.reproduce import Entry, Job, Scale, job_of
+from us3l.training.run import Run, RunConfig
+
+COLLAPSED = 0.1  # of the gauge `spread`, as in training
+DETECTION = {"AP": "ap", "AP_50": "ap50", "AP_75": "ap75"}
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One figure of a table, over the seeds that are done."""
+
+    entry: Entry
+    values: tuple[float, ...] = ()
+    collapses: int = 0
+
+    @property
+    def collapsed(self) -> bool:
+        """With most of the seeds."""
+        return 2 * self.collapses > len(self.values)
+
+    @property
+    def mean(self) -> float | None:
+        return fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None or self.entry.paper is None else self.mean - self.entry.paper
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Runs in sub-folders that are named by their settings, so that tables share them."""
+
+    folder: Path
+    scale: Scale
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where data sets lie, if not under their own names."""
+
+    def source(self, data: str) -> str:
+        return self.sources.get(data, data)
+
+    def run(self, job: Job) -> Run:
+        return Run(self.folder / job.name)
+
+    def config(self, job: Job) -> RunConfig:
+        teacher = str(self.run(job.teacher).folder) if job.teacher else None
+        return RunConfig(self.source(job.data), replace(job.recipe, teacher=teacher))
+
+    def check(self, job: Job) -> None:
+        """That a run which is there has the settings its name stands for."""
+        run = self.run(job)
+        if run.config_file.exists() and replace(run.config().recipe, teacher=None) != job.recipe:
+            raise UserError(f"{run.folder} was made with other settings: move it away, or choose another --out")
+
+    def evaluation_file(self, job: Job, data: str, metric: str, width: float) -> Path:
+        """What `us3l evaluate` writes, or for a detector's score `us3l detect`."""
+        name = Path(self.source(data)).name
+        folder = self.run(job).folder
+        if metric != "linear":
+            return folder / "detect" / f"{name}-{width:g}x.json"
+        return folder / "eval" / (f"{name}.json" if self.scale.protocol == "fast" else f"{name}-paper.json")
+
+    def value(self, entry: Entry, job: Job) -> float | None:
+        """What a run found for a figure of a table; None if it is still to be measured."""
+        path = self.evaluation_file(job, entry.tested_on, entry.metric, entry.run_width)
+        if not path.exists():
+            return None
+        found = read_json(path)
+        if entry.metric == "linear":
+            values = {result.width: result.linear for result in from_json(found.get("widths"))}
+            return values.get(entry.run_width)
+        score, _, kind = entry.metric.partition("^")
+        scores = found.get("boxes" if kind == "bb" else "masks")
+        return scores["overall"][DETECTION[score]] if scores else None
+
+    def missing(self, job: Job, entries: Sequence[Entry]) -> dict[tuple[str, bool], list[float]]:
+        """The widths that a run is still to be evaluated at, by data set and by whether with a detector."""
+        lacking: dict[tuple[str, bool], list[float]] = {}
+        for entry in entries:
+            if job_of(entry, self.scale, job.recipe.seed).name == job.name and self.value(entry, job) is None:
+                widths = lacking.setdefault((entry.tested_on, entry.metric != "linear"), [])
+                if entry.run_width not in widths:
+                    widths.append(entry.run_width)
+        return lacking
+
+    def done(self, job: Job, entries: Sequence[Entry]) -> bool:
+        return self.run(job).finished and not self.missing(job, entries)
+
+    def seeds(self, entry: Entry) -> list[Job]:
+        """The finished runs for a figure, of seed 0, 1, ..."""
+        jobs: list[Job] = []
+        while self.run(job := job_of(entry, self.scale, len(jobs))).finished:
+            jobs.append(job)
+        return jobs
+
+    def collect(self, entries: Sequence[Entry]) -> list[Found]:
+        """All that is there, whoever made it."""
+        return [self.found(entry) for entry in entries]
+
+    def found(self, entry: Entry) -> Found:
+        values, collapses = [], 0
+        for job in self.seeds(entry):
+            value = self.value(entry, job)
+            if value is not None:
+                values.append(value)
+                collapses += collapsed(self.gauges(job), entry.run_width)
+        return Found(entry, tuple(values), collapses)
+
+    def gauges(self, job: Job) -> list[Event]:
+        """The measurements of the monitor in a run, from the first to the last."""
+        metrics = self.run(job).metrics
+        lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+        events = [json.loads(line) for line in lines if '"monitor"' in line]
+        return [event for event in events if event.get("event") == "monitor"]
+
+
+def collapsed(events: Sequence[Event], width: float) -> bool:
+    """By the last measurement, at the monitored width nearest to this one."""
+    if not events:
+        return False
+    gauges = {float(name): values for name, values in events[-1]["gauges"].items()}
+    nearest = min(gauges, key=lambda known: abs(known - width))
+    return bool(gauges[nearest]["spread"] < COLLAPSED)
+
+
+def disagreements(found: Sequence[Found]) -> list[tuple[str, str, float, float]]:
+    """Pairs of rows whose order by the mean over common columns is not the paper's: ours above, ours below, by how much
+    here and in the paper. The paper's collapsed rows are its lowest."""
+    means: dict[int, tuple[str, float, float]] = {}
+    for row in dict.fromkeys(one.entry.row for one in found):
+        both = [
+            (one.mean, 0.0 if one.entry.collapsed else one.entry.paper)
+            for one in found
+            if one.entry.row == row and one.mean is not None and (one.entry.paper is not None or one.entry.collapsed)
+        ]
+        if both:
+            label = next(one.entry.label for one in found if one.entry.row == row)
+            means[row] = (label, fmean(ours for ours, _ in both), fmean(paper or 0.0 for _, paper in both))
+    pairs = []
+    for first in means.values():
+        for second in means.values():
+            ours, paper = first[1] - second[1], first[2] - second[2]
+            if ours > 0 > paper:
+                pairs.append((first[0], second[0], ours, paper))
+    return pairs

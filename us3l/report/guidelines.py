@@ -1,0 +1,103 @@
+"""The paper's argument in pictures: how guidance turns over training, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from us3l.objective.losses import info_nce, unit
+from us3l.paper.workspace import Event, Found
+from us3l.report import figures as draw
+
+PANELS = {
+    "turn": "how the guidance of 0.25x turns (0: as before, 1: at random)",
+    "change": "the gradients' change, left side of eq. 9 and 10",
+    "spread": "spread of the embeddings at 0.25x (0: collapse)",
+}
+COLOURS = {0: draw.COLOURS[1], 1: draw.COLOURS[4], 2: draw.COLOURS[5], 3: draw.COLOURS[0]}
+"""By the number of guidelines that a composition keeps."""
+
+
+def guidelines_figure(
+    runs: Mapping[str, Sequence[Event]], kept: Mapping[str, int], found: Sequence[Found], path: Path, title: str
+) -> None:
+    """Gauges over the epochs, and the accuracy in the end at every width; coloured by the number of guidelines kept."""
+    figure = draw.new_figure(13, 9.5)
+    places = figure.subplots(2, 2).flatten()
+    markers = {label: draw.MARKERS[number % len(draw.MARKERS)] for number, label in enumerate(runs)}
+    for label, events in runs.items():
+        look = {"color": COLOURS[kept[label]], "marker": markers[label], "markersize": 5, "linewidth": 1.8}
+        for place, gauge in zip(places, PANELS, strict=False):
+            points = [
+                (event["epoch"], event["gauges"]["0.25"][gauge]) for event in events if gauge in event["gauges"]["0.25"]
+            ]
+            place.plot(*zip(*points, strict=True), label=label, **look) if points else None
+        line = sorted((one.entry.width, one.mean) for one in found if one.entry.label == label and one.mean)
+        if line:
+            told = {0: "no guideline", 1: "one", 2: "two", 3: "all three"}[kept[label]]
+            places[3].plot(*zip(*line, strict=True), label=f"{label} ({told})", **look)
+    for place, text in zip(places, (*PANELS.values(), "linear probe in the end, %"), strict=True):
+        place.set_title(text, fontsize=11, color=draw.INK, loc="left")
+        draw.plain(place)
+        place.set_xlabel("width" if place is places[3] else "epoch", fontsize=11, color=draw.INK)
+    places[1].set_yscale("log")
+    handles, labels = places[3].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=10, frameon=False, ncols=3, loc="outside lower center")
+    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
+    draw.save(figure, path)
+
+
+def rotated(degrees: float) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+    """The paper's example: teacher's outputs of three images, all turned by one angle from an iteration to the next.
+
+    Returns the outputs before, and for each loss the gradients that students get which agree with the teacher, in the
+    two iterations; by autograd, without the constraint to unit length, as in Lemma 1.
+    """
+    teacher = unit(torch.tensor([[1.0, 0.15], [0.35, 1.0], [-0.85, 0.55]], dtype=torch.float64))
+    angle = math.radians(degrees)
+    turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=torch.float64)
+    return teacher, {
+        "MSE": (gradient("MSE", teacher), gradient("MSE", teacher @ turn)),
+        "InfoNCE": (gradient("InfoNCE", teacher), gradient("InfoNCE", teacher @ turn)),
+    }
+
+
+def gradient(loss: str, teacher: Tensor, temperature: float = 0.5) -> Tensor:
+    """For each image, of its own loss: minus the target, and with InfoNCE plus the mean target by similarity."""
+    student = teacher.clone().requires_grad_()
+    value = -(student * teacher).sum() if loss == "MSE" else len(teacher) * info_nce(student, teacher, temperature)
+    return torch.autograd.grad(value, student)[0] * (temperature if loss == "InfoNCE" else 1.0)
+
+
+def rotation_figure(path: Path, degrees: float = 40.0) -> None:
+    """Figure 3 of the paper: outputs turn together, and the gradients of MSE change more than those of InfoNCE."""
+    teacher, gradients = rotated(degrees)
+    figure = draw.new_figure(12, 4.6)
+    places = figure.subplots(1, 3, subplot_kw={"aspect": "equal"})
+    angle = math.radians(degrees)
+    turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=torch.float64)
+    pairs = {"outputs of three images": (teacher, teacher @ turn)}
+    for loss, (before, after) in gradients.items():
+        change = (after - before).norm(dim=1).mean().item()
+        pairs[f"gradients by {loss}: changed by {change:.2f}"] = (before, after)
+    for place, (text, (before, after)) in zip(places, pairs.items(), strict=True):
+        for number, (first, second) in enumerate(zip(before.tolist(), after.tolist(), strict=True)):
+            for end, alpha in ((first, 0.35), (second, 1.0)):
+                arrow = {"arrowstyle": "-|>", "color": draw.COLOURS[number], "lw": 2.2, "alpha": alpha}
+                place.annotate("", end, (0, 0), arrowprops=arrow)
+            place.plot(*zip(first, second, strict=True), ":", color=draw.COLOURS[number], linewidth=1.5)
+        place.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), xticks=[], yticks=[])
+        place.set_title(text, fontsize=11, color=draw.INK)
+        draw.plain(place)
+    figure.suptitle(
+        f"One turn of all outputs by {degrees:g}° (pale: before): relative distances stay, and so does the guidance",
+        x=0.02,
+        ha="left",
+        fontsize=13,
+        fontweight="bold",
+    )
+    draw.save(figure, path)

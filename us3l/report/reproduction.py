@@ -1,0 +1,138 @@
+"""A reproduced table beside the paper's: for the terminal, as CSV, as Markdown, and as a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from us3l.paper.workspace import Found
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WHO = ("ours", "paper", "difference")
+FIELDS = "row label column width ours deviation seeds collapses paper paper_collapsed difference trained_on tested_on"
+
+
+def rows(found: Sequence[Found]) -> Iterator[tuple[int, str, list[Found]]]:
+    """Number, label and figures of each row that has any figure of ours."""
+    for number in dict.fromkeys(one.entry.row for one in found):
+        figures = [one for one in found if one.entry.row == number]
+        if any(one.values for one in figures):
+            yield number, figures[0].entry.label, figures
+
+
+def columns(found: Sequence[Found]) -> list[str]:
+    return list(dict.fromkeys(one.entry.column for one in found))
+
+
+def cell(one: Found, who: str) -> str:
+    """A figure as it stands in the table; a collapse is `-`, as in the paper."""
+    if who == "paper":
+        return "-" if one.entry.collapsed else "" if one.entry.paper is None else f"{one.entry.paper:.1f}"
+    if one.mean is None:
+        return ""
+    if one.collapsed:
+        return "-" if who == "ours" else ""
+    if who == "difference":
+        return "" if one.difference is None else f"{one.difference:+.1f}"
+    return f"{one.mean:.1f}" + ("" if one.deviation is None else f" ± {one.deviation:.1f}")
+
+
+def lines(found: Sequence[Found]) -> Iterator[list[str]]:
+    """Three lines for each row: ours, the paper's, the difference; those without any figure are left out."""
+    for number, label, figures in rows(found):
+        seeds = max(len(one.values) for one in figures)
+        for who in WHO:
+            cells = [cell(one, who) for one in figures]
+            if any(cells):
+                first = who == "ours"
+                yield [str(number) if first else "", label if first else "", str(seeds) if first else "", who, *cells]
+
+
+def reproduction_table(found: Sequence[Found], title: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("row", "what", "seeds", ""):
+        table.add_column(name, justify="right" if name == "seeds" else "left", overflow="fold")
+    for name in columns(found):
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in lines(found):
+        table.add_row(*line, style="bold" if line[3] == "ours" else "dim")
+    return table
+
+
+def markdown(found: Sequence[Found], title: str, notes: Sequence[str]) -> str:
+    head = ["row", "what", "seeds", "", *columns(found)]
+    body = [head, ["---"] * len(head), *lines(found)]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in body)
+    return "\n\n".join([f"# {title}", *notes[:1], table, *notes[1:]]) + "\n"
+
+
+def as_csv(found: Sequence[Found]) -> str:
+    """One line a figure."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(FIELDS.split())
+    for _, _, figures in rows(found):
+        for one in figures:
+            entry = one.entry
+            ours = "" if one.mean is None else f"{one.mean:.4g}"
+            deviation = "" if one.deviation is None else f"{one.deviation:.3g}"
+            difference = "" if one.difference is None else f"{one.difference:.3g}"
+            paper = "" if entry.paper is None else entry.paper
+            what = [entry.row, entry.label, entry.column, entry.width]
+            theirs = [paper, int(entry.collapsed), difference, entry.trained_on, entry.tested_on]
+            writer.writerow([*what, ours, deviation, len(one.values), one.collapses, *theirs])
+    return text.getvalue()
+
+
+def reproduction_figure(found: Sequence[Found], path: Path, title: str) -> None:
+    """Over the width, ours beside the paper's; of tables of transfer, a panel for each data set with both."""
+    from us3l.report import figures as draw
+
+    done = [one for _, _, figures in rows(found) for one in figures]
+    by_width = all(one.entry.column == f"{one.entry.width:g}x" for one in done)
+    panels = columns(done)
+    if by_width:
+        panels = ["ours", "the paper's"] if any(one.entry.paper for one in done) else ["ours"]
+    across = len(panels) if len(panels) < 4 else -(-len(panels) // 2)
+    down = -(-len(panels) // across)
+    figure = draw.new_figure(max(7, 4.6 * across), 1.6 + 3.9 * down)
+    places = figure.subplots(down, across, squeeze=False, sharex=True).flatten()
+    for place, name in zip_longest(places, panels):
+        if name is None:
+            place.set_visible(False)
+            continue
+        place.set_title(name, fontsize=12, color=draw.INK)
+        for number, series in enumerate(dict.fromkeys(one.entry.series for one in done)):
+            line = [one for one in done if one.entry.series == series and (by_width or one.entry.column == name)]
+            if not by_width:
+                draw_line(place, line, True, f"{series}, ours", draw.style(number))
+                draw_line(place, line, False, f"{series}, the paper's", draw.style(number) | {"linestyle": ":"})
+            else:
+                draw_line(place, line, name == "ours", series, draw.style(number))
+        place.set_xlabel("width", fontsize=11, color=draw.INK)
+        draw.plain(place)
+    places[0].set_ylabel("AP" if panels[0].startswith("AP") else "top-1 accuracy (%)", fontsize=11, color=draw.INK)
+    handles, labels = places[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, frameon=False, ncols=min(3, len(labels)), loc="outside lower center")
+    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
+    draw.save(figure, path)
+
+
+def draw_line(place: Axes, line: Sequence[Found], ours: bool, label: str, style: dict[str, Any]) -> None:
+    """Collapsed figures are left out; bars are deviations over seeds."""
+    points = []
+    for one in line:
+        value = one.mean if ours else one.entry.paper
+        if value is not None and not (ours and one.collapsed):
+            points.append((one.entry.width, value, (one.deviation or 0.0) if ours else 0.0))
+    widths, values, errors = zip(*sorted(points), strict=True) if points else ((), (), ())
+    place.errorbar(widths, values, errors if any(errors) else None, label=label, linewidth=1.8, capsize=3, **style)
