@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## the whole journey on the built-in data set
@@ -20,6 +20,9 @@ lint: $(READY)
 
 bench: $(READY)  ## speed as ratios, see benchmarks/README.md
 	$(BIN)/python -m benchmarks
+
+docs: $(READY)  ## the Python reference from the docstrings
+	$(BIN)/python docs/build_api.py
 
 # Installed again whenever the dependencies change.
 $(READY): pyproject.toml constraints.txt

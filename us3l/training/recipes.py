@@ -224,6 +224,7 @@ def twin(name: str) -> str:
 
 
 def named(name: str) -> Recipe:
+    """A recipe by its name: see `us3l recipes`."""
     if name not in RECIPES:
         close = get_close_matches(name, RECIPES, n=3, cutoff=0.3)
         hint = f"did you mean {' or '.join(close)}? All: " if close else "choose from "

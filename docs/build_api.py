@@ -1,0 +1,98 @@
+"""`make docs`: writes api.md beside this file, the reference of what is meant to be called from Python."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import us3l
+
+PAGE = Path(__file__).with_name("api.md")
+MODULES = {
+    "us3l": list(us3l.__all__),
+    "us3l.data.sources": ["load", "find", "ImageSet", "ImageFiles"],
+    "us3l.training.loop": ["pretrain"],
+    "us3l.training.recipes": ["named", "Recipe", "Network", "Optimiser"],
+    "us3l.objective.spec": ["Objective"],
+    "us3l.objective.losses": ["unit", "nt_xent", "info_nce", "negative_cosine", "moco", "seed", "soft_cross_entropy"],
+    "us3l.evaluation.evaluate": ["evaluate", "evaluate_paper", "evaluate_finetuned", "Evaluation"],
+    "us3l.evaluation.results": ["WidthResult", "Score"],
+    "us3l.deploy.export": ["export"],
+    "us3l.paper.cases": ["case", "cases"],
+}
+HEAD = """# Python reference
+
+Made from the docstrings by `make docs`; the tests run the examples, and fail when this page is not up to date.
+The [README](../README.md) shows the usual way through.
+"""
+
+
+def reference() -> str:
+    return "\n".join([HEAD, *(line for module in MODULES for line in section(module))])
+
+
+def section(name: str) -> Iterator[str]:
+    module = import_module(name)
+    yield f"## `{name}`\n"
+    for item in MODULES[name]:
+        value = getattr(module, item)
+        yield from entry(value, item, "###")
+        if inspect.isclass(value):
+            for method, function in vars(value).items():
+                function = getattr(function, "__func__", function)
+                if inspect.isfunction(function) and not method.startswith("_") and function.__doc__:
+                    yield from entry(function, f"{item}.{method}", "####")
+
+
+def entry(value: Any, name: str, level: str) -> Iterator[str]:
+    yield f"{level} `{name}`\n"
+    if not (inspect.isclass(value) and issubclass(value, Exception)):
+        yield f"```python\n{signature(value, name)}\n```\n"
+    text = inspect.getdoc(value) or ""
+    if not text.startswith(f"{name}("):  # what a dataclass has if it has no docstring
+        yield f"{as_markdown(text)}\n"
+    if is_dataclass(value):
+        yield "\n".join(f"- `{field}`: {' '.join(told.split())}" for field, told in fields_of(value)) + "\n"
+
+
+def signature(value: Any, name: str) -> str:
+    found = inspect.signature(value)
+    told = [parameter(one) for key, one in found.parameters.items() if key != "self"]
+    call = f"{name}({', '.join(told)})"
+    result = "" if found.return_annotation in (found.empty, None, "None") else f" -> {found.return_annotation}"
+    return call + result if len(call + result) < 110 else f"{name}(\n    " + ",\n    ".join(told) + f"\n){result}"
+
+
+def parameter(one: inspect.Parameter) -> str:
+    name = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "") + one.name  # type: ignore[call-overload]
+    told = name if one.annotation is one.empty else f"{name}: {getattr(one.annotation, '__name__', one.annotation)}"
+    if one.default is one.empty:
+        return told
+    default = "..." if "<factory>" in repr(one.default) else repr(one.default)  # of a dataclass
+    return f"{told} = {default}"
+
+
+def fields_of(value: Any) -> Iterator[tuple[str, str]]:
+    """Names and descriptions of a dataclass's fields: the strings below them."""
+    body = ast.parse(inspect.getsource(value)).body[0].body  # type: ignore[attr-defined]
+    for field, told in pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(told, ast.Expr) and isinstance(told.value, ast.Constant):
+            yield ast.unparse(field.target), str(told.value.value)
+
+
+def as_markdown(text: str) -> str:
+    """Examples in blocks of code."""
+    return re.sub(
+        r"((?:^>>> .*\n?)(?:^.+\n?)*)", lambda found: f"```python\n{found[1].rstrip()}\n```", text, flags=re.M
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")
