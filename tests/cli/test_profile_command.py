@@ -66,7 +66,7 @@ def test_by_default_the_usual_widths_and_the_evaluated_ones_are_timed(run):
 
 def test_a_model_that_was_not_evaluated(model, tmp_path):
     (tmp_path / "model").symlink_to(model)
-    assert main(["profile", str(tmp_path), *FAST, "--all-widths"]) == 0
+    assert main(["profile", str(tmp_path), *FAST, "--widths", "all"]) == 0
     profile = json.loads((tmp_path / "profile" / "profile.json").read_text())
     assert profile["accuracy"] is None
     assert {row["width"] for row in profile["latencies"]} == {row["width"] for row in profile["costs"]}

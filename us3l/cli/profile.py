@@ -33,10 +33,8 @@ class ProfileCommand:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run's folder, or a model's."""
-    widths: tuple[float, ...] | None = None
-    """Widths to time (default: the paper's nine, and those that were evaluated)."""
-    all_widths: bool = False
-    """Time every distinct width."""
+    widths: Literal["all"] | tuple[float, ...] | None = None
+    """Widths to time, or "all" distinct ones (default: the paper's nine, and those that were evaluated)."""
     backends: tuple[Literal["torch", "onnx", "openvino"], ...] = ("torch",)
     """What runs the networks."""
     batch: tuple[int, ...] = (1,)
@@ -103,7 +101,7 @@ def measure(
 
     if min(command.batch) < 1 or command.repeats < 1 or size < 1:
         raise UserError("--batch, --repeats and --image-size must be at least 1")
-    asked = net.widths if command.all_widths else command.widths or {*net.among(NINE_WIDTHS), *evaluated}
+    asked = net.widths if command.widths == "all" else command.widths or {*net.among(NINE_WIDTHS), *evaluated}
     widths = sorted({net.canonical(width) for width in asked}, reverse=True)
     if missing := [width for width in widths if not net.calibrated(width)]:
         raise UserError(f"width {missing[0]:g} is not calibrated: us3l.calibrate(net, images) and save the model again")
