@@ -19,16 +19,17 @@ def found():
 
 
 def test_ours_the_papers_and_the_difference(found):
-    console = Console(width=120, record=True, quiet=True)
+    console = Console(width=80, record=True, quiet=True)
     with console.capture() as captured:
         console.quiet = False
         console.print(reproduction_table(found, "a title"))
     lines = captured.get().splitlines()
     ours, paper, difference = lines[4:7]
-    assert ours.split() == "7 ResNet-18, US+SimCLR 2 ours 31.0 ± 1.4 31.0 ± 1.4 31.0 ± 1.4 31.0 ± 1.4".split()
+    assert ours.split() == "7. ResNet-18, US+SimCLR (2 seeds) 31.0±1.4 31.0±1.4 31.0±1.4 31.0±1.4".split()
     assert paper.split() == ["paper", "65.5", "61.8", "57.4"]  # it has no 0.75x
     assert difference.split() == ["difference", "-34.5", "-30.8", "-26.4"]
-    assert lines[7].split()[-5:] == ["ours", "-", "-", "-", "-"]
+    assert lines[7].split()[-5:] == ["seeds)", "-", "-", "-", "-"]
+    assert max(map(len, lines)) <= 80
     assert markdown(found, "a title", ["first", "second"]).count("\n|") == 2 + 3 + 2 + 3
 
 

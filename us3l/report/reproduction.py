@@ -43,35 +43,35 @@ def cell(one: Found, who: str) -> str:
         return "-" if who == "ours" else ""
     if who == "difference":
         return "" if one.difference is None else f"{one.difference:+.1f}"
-    return f"{one.mean:.1f}" + ("" if one.deviation is None else f" ± {one.deviation:.1f}")
+    return f"{one.mean:.1f}" + ("" if one.deviation is None else f"±{one.deviation:.1f}")
 
 
-def lines(found: Sequence[Found]) -> Iterator[list[str]]:
-    """Three lines for each row: ours, the paper's, the difference; those without any figure are left out."""
+def lines(found: Sequence[Found]) -> Iterator[tuple[str, str, list[str]]]:
+    """Up to three for each row: whose, what stands before the figures, and these: ours, the paper's, the difference."""
     for number, label, figures in rows(found):
         seeds = max(len(one.values) for one in figures)
+        first = f"{number}. {label}" + (f" ({seeds} seeds)" if seeds > 1 else "")
         for who in WHO:
             cells = [cell(one, who) for one in figures]
             if any(cells):
-                first = who == "ours"
-                yield [str(number) if first else "", label if first else "", str(seeds) if first else "", who, *cells]
+                yield who, first if who == "ours" else who, cells
 
 
 def reproduction_table(found: Sequence[Found], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("row", "what", "seeds", ""):
-        table.add_column(name, justify="right" if name == "seeds" else "left", overflow="fold")
+    table.add_column("", overflow="fold")
     for name in columns(found):
         table.add_column(name, justify="right", no_wrap=True)
-    for line in lines(found):
-        table.add_row(*line, style="bold" if line[3] == "ours" else "dim")
+    for who, first, cells in lines(found):
+        table.add_row(first if who == "ours" else f"   {first}", *cells, style="bold" if who == "ours" else "dim")
     return table
 
 
 def markdown(found: Sequence[Found], title: str, notes: Sequence[str]) -> str:
-    head = ["row", "what", "seeds", "", *columns(found)]
-    body = [head, ["---"] * len(head), *lines(found)]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in body)
+    """The first of the notes stands above the table."""
+    head = ["", *columns(found)]
+    body = [[f"**{first}**" if who == "ours" else first, *cells] for who, first, cells in lines(found)]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *body])
     return "\n\n".join([f"# {title}", *notes[:1], table, *notes[1:]]) + "\n"
 
 
