@@ -22,7 +22,7 @@ class Demo:
 
 
 def main(arguments: list[str]) -> int:
-    from us3l.cli import evaluate, pretrain
+    from us3l.cli import evaluate, pretrain, report
     from us3l.training.recipes import named
     from us3l.training.run import Run, RunConfig
 
@@ -32,10 +32,11 @@ def main(arguments: list[str]) -> int:
     if code:
         return code
     evaluate.execute(evaluate.Evaluate(run.folder))
+    report.after(run.folder)
     us3l = program()
     print(
         f"""
-One network, trained once without labels, ran at nine widths. The picture: {run.folder}/eval/digits.png
+One network, trained once without labels, ran at nine widths. Open {run.folder}/report.html to see it all.
 
 What next:
   {us3l} export {run.folder} --width 0.5         a plain network of that width, as a file

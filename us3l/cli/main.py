@@ -15,6 +15,7 @@ COMMANDS = {
     "recipes": "the names of recipes, methods and cases that pretrain knows",
     "evaluate": "kNN, linear probe, few labels, fine-tuning at every width asked for",
     "compare": "several runs beside each other",
+    "report": "one page about a run or several, to look at in a browser",
     "reproduce": "a table of the paper: train its rows, ours beside theirs",
     "detect": "detection and instance segmentation on a sub-network",
     "profile": "cost and latency of every width on this device",
@@ -37,6 +38,7 @@ examples:
   us3l profile runs/photos --backends torch onnx
   us3l pick runs/photos --latency-ms 5
   us3l export runs/photos --width 0.37 --format onnx --int8
+  us3l report runs/photos
 
 `us3l COMMAND --help` explains a command and its settings.
 """

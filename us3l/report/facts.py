@@ -1,0 +1,317 @@
+"""What is known about a run, as plain values: everything that its page shows, but for the images.
+
+A table is a dictionary with `columns` (`name`, and `kind` of number) and `rows`; for charts see `records`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from us3l.deploy.profile import Costs, Latency, Profile, all_costs, pareto, read_profile
+from us3l.errors import UserError
+from us3l.evaluation.results import WidthResult, from_json
+from us3l.files import read_json
+from us3l.objective.methods import METHODS
+from us3l.progress import clock
+from us3l.report.profile import NAMES
+from us3l.report.records import Facts, History, Step, chart, gauge_curves, loss_curves, read_log, read_metrics
+from us3l.report.tables import METRICS, comparison
+from us3l.slimmable import Slimmable
+from us3l.training.recipes import Recipe
+from us3l.training.run import Run, RunConfig
+
+
+def run_facts(run: Run, name: str, net: Slimmable | None, size: int, problem: str | None = None) -> Facts:
+    """All facts about a run; `problem` says why there is no network. Sections without facts are None or empty."""
+    config, history = run.config(), read_log(run.log)
+    steps, looks = read_metrics(run.metrics)
+    found = evaluations(run.folder, config.recipe.network.individual)
+    figures, widths, profile = [], [], None
+    if net is not None:
+        profile = read_profile(run.folder / "profile") if (run.folder / "profile" / "profile.json").is_file() else None
+        costs = profile.costs if profile else all_costs(net, size)
+        widths = sorted(row.width for row in costs)
+        figures = width_figures(costs, profile.latencies if profile else [], found, net.canonical)
+        if (alone := config.recipe.network.individual) is not None:
+            widths = [alone]
+    return {
+        "name": name,
+        "lead": lead(config, widths, run.finished),
+        "headlines": headlines(found),
+        "summary": summary(run, config, history, steps),
+        "problem": problem,
+        "widths": widths,
+        "figures": figures,
+        "trade_offs": trade_offs(figures),
+        "evaluations": [evaluation_facts(one) for one in found],
+        "curves": loss_curves(steps, config.recipe) + gauge_curves(looks),
+        "config": run.config_file.read_text(encoding="utf-8"),
+        "provenance": provenance(run, config, net, profile),
+    }
+
+
+# What it is
+
+
+def lead(config: RunConfig, widths: Sequence[float], finished: bool) -> str:
+    """The run in a sentence."""
+    recipe = config.recipe
+    data = Path(config.data).name
+    what = "with labels" if recipe.objective.supervised else "without labels"
+    if not finished:
+        return f"A {recipe.network.backbone} whose training on {data}, {what}, has not ended."
+    if recipe.network.individual is not None:
+        return f"A {recipe.network.backbone} of width {recipe.network.individual:g}, trained alone on {data}, {what}."
+    reach = f", and runs at {len(widths)} widths, from {widths[0]:g}x to {widths[-1]:g}x" if len(widths) > 1 else ""
+    return f"One {recipe.network.backbone}: it was trained once on {data}, {what}{reach}."
+
+
+def summary(run: Run, config: RunConfig, history: History | None, steps: Sequence[Step]) -> list[list[str]]:
+    recipe, network = config.recipe, config.recipe.network
+    method = method_of(recipe)
+    rows = [
+        ["Data", config.data + (f", {history.images:,} images" if history else "")],
+        ["Network", f"{network.backbone}, base {network.base}, {network.stem} stem, images of {recipe.views.size} px"],
+        ["Method", f"{method}: {METHODS[method].about}" if method else composition(recipe)],
+        ["Schedule", f"{recipe.epochs} epochs, batches of {recipe.batch_size}, learning rate {recipe.optimiser.lr:g}"],
+    ]
+    if history:
+        rows += [
+            ["Trained", f"{history.started:%Y-%m-%d %H:%M} to {history.ended:%Y-%m-%d %H:%M}"],
+            ["Cost", f"{clock(history.seconds)} on {history.device}{history.in_parts}"],
+        ]
+    done = steps[-1].number + 1 if steps else 0
+    total = f" of {history.steps:,}" if history else ""
+    rows.append(["State", "finished" if run.finished else f"not finished: {done:,}{total} steps"])
+    return rows
+
+
+def method_of(recipe: Recipe) -> str | None:
+    """The name of the method, unless it is a composition of its own."""
+    for name, method in METHODS.items():
+        fits = all(getattr(recipe.objective, setting) == value for setting, value in method.objective.items())
+        alone = method.network["individual"] is not None
+        if (
+            fits
+            and alone == (recipe.network.individual is not None)
+            and method.network["switchable"] == recipe.network.switchable
+        ):
+            return name
+    return None
+
+
+def composition(recipe: Recipe) -> str:
+    objective = recipe.objective
+    return f"base loss {objective.base_loss}, distillation {objective.distill_loss} through head {objective.head}"
+
+
+def headlines(found: Sequence[Evaluation]) -> list[Facts]:
+    """The accuracies that matter most, of the first evaluation: at its widest and its narrowest width."""
+    for metric, what in METRICS.items():
+        for one in found:
+            measured = sorted((r for r in one.results if getattr(r, metric) is not None), key=lambda r: -r.width)
+            if not measured:
+                continue
+            ends = measured[:1] + measured[1:][-1:]
+            tiles = []
+            for result in ends:
+                floor = getattr(result, f"{metric}_untrained", None)
+                note = f"{what} on {one.name}" + (f", untrained {floor:.1f} %" if floor is not None else "")
+                value = f"{getattr(result, metric):.1f} %"
+                tiles.append({"label": f"Accuracy at {result.width:g}x", "value": value, "note": note})
+            if len(ends) == 2 and ends[0].macs > ends[1].macs:
+                less = f"{ends[0].macs / ends[1].macs:.2g} times"
+                note = f"and {ends[0].params / ends[1].params:.2g} times fewer parameters"
+                tiles.append({"label": f"Fewer MACs at {ends[1].width:g}x", "value": less, "note": note})
+            return tiles
+    return []
+
+
+def provenance(run: Run, config: RunConfig, net: Slimmable | None, profile: Profile | None) -> list[list[str]]:
+    rows = [["Folder", str(run.folder)], ["Seed", str(config.recipe.seed)]]
+    if net is not None:
+        rows.append(["Weights, SHA-256", digest(run.model / "weights.safetensors")])
+        rows += [[f"Model: {name}", _inline(value)] for name, value in net.metadata.items()]
+    if profile:
+        rows += [[f"Latencies: {name}", _inline(value)] for name, value in profile.machine.items()]
+    made = {"us3l": version("us3l"), "torch": version("torch"), "python": platform.python_version()}
+    return [*rows, ["Page made", f"{datetime.now():%Y-%m-%d %H:%M} by {_inline(made)}"]]
+
+
+def digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _titled(name: str) -> str:
+    """As it begins a line."""
+    return name if name.startswith("kNN") else name[0].upper() + name[1:]
+
+
+def _inline(value: Any) -> str:
+    return ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, dict) else str(value)
+
+
+# What it is worth and what it costs
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `us3l evaluate` left in a file."""
+
+    name: str
+    results: list[WidthResult]
+    content: Facts
+
+
+def evaluations(folder: Path, individual: float | None = None) -> list[Evaluation]:
+    """All there are. A network that was trained alone goes by the width that it has in its family."""
+    found = []
+    for path in sorted((folder / "eval").glob("*.json")):
+        content = read_json(path)
+        if "widths" in content:
+            results = from_json(content["widths"])
+            if individual is not None:
+                results = [replace(result, width=individual) for result in results]
+            found.append(Evaluation(path.stem, results, content))
+    return found
+
+
+def evaluation_facts(one: Evaluation) -> Facts:
+    names = {"width": ("width", "width"), "params": ("parameters", "count"), "macs": ("MACs", "count")}
+    for metric, name in METRICS.items():
+        names |= {
+            metric: (name, "percent"),
+            f"{metric}_untrained": (f"{name}, untrained", "percent"),
+            f"{metric}_top5": (f"{name}, top 5", "percent"),
+        }
+    rows = [{name: getattr(result, name, None) for name in names} for result in one.results]
+    shown = [name for name in names if any(row[name] is not None for row in rows)]
+    columns = [{"name": names[name][0], "kind": names[name][1]} for name in shown]
+    table = {"columns": columns, "rows": [[row[name] for name in shown] for row in rows]}
+    try:
+        about, classes = trust(one.content), by_class(one.content)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(f"eval/{one.name}.json is not as us3l evaluate writes it: evaluate again") from None
+    return {"name": one.name, "about": about, "table": table, "classes": classes}
+
+
+def trust(content: Facts) -> str:
+    """How the accuracies came about, and how far they can be trusted."""
+    parts = [f"protocol {content['protocol']}"] if "protocol" in content else []
+    if "train_images" in content and "test_images" in content:
+        parts.append(f"{content['train_images']:,} images to learn from, {content['test_images']:,} to test")
+    scores = [score for kinds in content.get("scores", {}).values() for score in kinds.values()]
+    if scores:
+        parts.append(f"95 % intervals within ±{max(score['high'] - score['low'] for score in scores) / 2:.1f} points")
+    return "; ".join(parts)
+
+
+def by_class(content: Facts) -> Facts | None:
+    """A table of the accuracy for each class at each width, by the first kind of accuracy there is."""
+    scores, classes = content.get("scores") or {}, content.get("classes") or []
+    for metric, name in METRICS.items():
+        columns = {width: kinds[metric]["per_class"] for width, kinds in scores.items() if metric in kinds}
+        if columns and classes:
+            heads = [{"name": "class", "kind": "text"}]
+            heads += [{"name": f"{width}x, {name}", "kind": "percent"} for width in columns]
+            return {"columns": heads, "rows": [list(row) for row in zip(classes, *columns.values(), strict=True)]}
+    return None
+
+
+def width_figures(
+    costs: Sequence[Costs],
+    latencies: Sequence[Latency],
+    found: Sequence[Evaluation],
+    canonical: Callable[[float], float],
+) -> list[Facts]:
+    """What is known of every distinct width, narrowest first; None where nobody measured. Accuracies come first."""
+    rows = sorted(costs, key=lambda row: row.width)
+    alone = len(rows) == 1
+
+    def figure(label: str, kind: str, values: Mapping[float, float], missing: str = "") -> Facts:
+        known = [values.get(row.width) for row in rows]
+        return {"label": label, "kind": kind, "values": known, "missing": missing}
+
+    figures = []
+    for metric, name in METRICS.items():
+        for one in found:
+            values = {
+                rows[0].width if alone else canonical(result.width): value
+                for result in one.results
+                if (value := getattr(result, metric)) is not None
+            }
+            if values:
+                figures.append(figure(f"{_titled(name)}, {one.name}", "percent", values, "not evaluated"))
+    figures += [
+        figure("Parameters", "count", {row.width: row.params for row in rows}),
+        figure("MACs for an image", "count", {row.width: row.macs for row in rows}),
+        figure("Size of the weights", "bytes", {row.width: row.bytes for row in rows}),
+        figure("Memory of activations", "bytes", {row.width: row.memory for row in rows}),
+    ]
+    batch = min((latency.batch for latency in latencies), default=1)
+    for backend in dict.fromkeys(latency.backend for latency in latencies):
+        timed = {row.width: row.p50_ms for row in latencies if (row.backend, row.batch) == (backend, batch)}
+        label = f"Latency, {NAMES.get(backend, backend)}" + (f", {batch} images" if batch > 1 else "")
+        figures.append(figure(label, "ms", timed, "not timed"))
+    return figures
+
+
+def trade_offs(figures: Sequence[Facts]) -> list[Facts]:
+    """For each accuracy and each cost, by their places in `figures`: the places of the widths on the Pareto front."""
+    found = []
+    for accuracy, worth in enumerate(figures):
+        for cost, price in enumerate(figures):
+            if worth["kind"] != "percent" or price["kind"] == "percent":
+                continue
+            points = {
+                index: (x, y)
+                for index, (x, y) in enumerate(zip(price["values"], worth["values"], strict=True))
+                if x is not None and y is not None
+            }
+            if points:
+                front = [list(points)[place] for place in pareto(list(points.values()))]
+                found.append({"accuracy": accuracy, "cost": cost, "front": front})
+    return found
+
+
+def compared(runs: Mapping[str, Sequence[Evaluation]]) -> list[Facts]:
+    """Each accuracy that several runs have on the same data: over width as a chart, and as a table."""
+    found = []
+    for data in dict.fromkeys(one.name for some in runs.values() for one in some):
+        having = {name: one for name, some in runs.items() for one in some if one.name == data}
+        for metric, what in METRICS.items():
+            results = {
+                name: one.results
+                for name, one in having.items()
+                if any(getattr(result, metric) is not None for result in one.results)
+            }
+            if len(results) < 2:
+                continue
+            rows = comparison(results, metric)
+            series = [
+                {
+                    "name": name,
+                    "points": [[width, row[name]] for width, row in reversed(rows.items()) if row[name] is not None],
+                }
+                for name in results
+            ]
+            unequal = [
+                one.replace("_", " ")
+                for one in ("train_images", "test_images", "training")
+                if len({str(having[name].content.get(one)) for name in results}) > 1
+            ]
+            care = f"Take care: the evaluations differ in {', '.join(unequal)}." if unequal else ""
+            title = f"{_titled(what)} on {data}"
+            y = {"label": "top-1 accuracy", "kind": "percent"}
+            columns = [{"name": "width", "kind": "width"}, *({"name": name, "kind": "percent"} for name in results)]
+            table = {"columns": columns, "rows": [[width, *row.values()] for width, row in rows.items()]}
+            found.append(chart(title, care, {"label": "width", "kind": "width"}, y, series) | {"table": table})
+    return found

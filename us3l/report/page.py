@@ -1,0 +1,39 @@
+"""Facts as one HTML page that needs nothing else: page.html with the style, the scripts and the facts put in."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from us3l.errors import UserError
+from us3l.report.figures import COLOURS
+
+
+def page(report: dict[str, Any]) -> str:
+    """The page for `{"title": ..., "runs": [...], "compared": [...]}`.
+
+    All names in it may be hostile: the script, which is the only one that may run, sets them as text.
+    """
+    script = _part("draw.js") + _part("page.js")
+    try:
+        data = json.dumps(report, allow_nan=False).replace("<", "\\u003c")  # nothing in it can end the element
+    except ValueError:
+        raise UserError(
+            "a number in the run's metrics or profile is not finite; profile it again if it is there"
+        ) from None
+    return Template(_part("page.html")).substitute(
+        title=escape(report["title"]),
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        style=Template(_part("page.css")).substitute({f"c{n}": colour for n, colour in enumerate(COLOURS)}),
+        script=script,
+        data=data,
+    )
+
+
+def _part(name: str) -> str:
+    return files("us3l.report").joinpath(name).read_text(encoding="utf-8")

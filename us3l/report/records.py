@@ -1,0 +1,194 @@
+"""How a run was trained: what its log and its metrics tell, and these as charts.
+
+A chart is a dictionary with `title`, `about`, the axes `x` and `y` (`label`, and `kind` of number) and `series` of
+points. The kinds are those that page.js knows how to write.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from us3l.errors import UserError
+from us3l.training.recipes import Recipe
+
+POINTS = 120  # of a curve at most; more steps are averaged
+FEW = 5  # widths that get a curve each; more are put together by quarters
+GAUGES = {
+    "knn": ("kNN accuracy", "On training images, by their labels: for people only, nothing learns from it.", "percent"),
+    "spread": ("Collapse", "The spread of the embeddings: 1 is even, 0 is collapsed.", "number"),
+    "turn": (
+        "Consistency: turn",
+        "How the guidance of an image changed since the last look. 0: not at all; 1: as if images had been exchanged.",
+        "number",
+    ),
+    "change": ("Consistency: change", "The mean length of that change (equations 9 and 10 of the paper).", "number"),
+}
+
+Facts = dict[str, Any]
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Step:
+    number: int
+    lr: float
+    losses: list[Point]
+    """(width, loss), that of the full network first."""
+
+
+@dataclass(frozen=True)
+class Look:
+    number: int
+    gauges: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class History:
+    """What the log tells."""
+
+    started: datetime
+    ended: datetime
+    seconds: float
+    parts: int
+    images: int
+    steps: int
+    device: str
+
+    @property
+    def in_parts(self) -> str:
+        return f", in {self.parts} parts" if self.parts > 1 else ""
+
+
+STARTS = re.compile(r": (\d+) images, (\d+) steps of \d+, (\d+ x \w+)$")
+
+
+def read_log(path: Path) -> History | None:
+    """Every start of the run left a line that describes it; the time between a stop and the next start is no cost."""
+    parts: list[list[datetime]] = []
+    described: re.Match[str] | None = None
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            when = datetime.fromisoformat(line[:19])
+        except ValueError:
+            continue
+        if start := STARTS.search(line):
+            described = start
+            parts.append([when, when])
+        elif parts:
+            parts[-1][1] = when
+    if described is None:
+        return None
+    seconds = sum((end - start).total_seconds() for start, end in parts)
+    images, steps, device = described.groups()
+    return History(parts[0][0], parts[-1][1], seconds, len(parts), int(images), int(steps), device)
+
+
+def read_metrics(path: Path) -> tuple[list[Step], list[Look]]:
+    """The records of a run; a half-written last line, of a run at work or one that was killed, does not count."""
+    steps: list[Step] = []
+    looks: list[Look] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(True) if path.is_file() else [], start=1):
+        try:
+            record = json.loads(line)
+            if record["event"] == "step":
+                losses = list(zip(record["widths"], record["losses"], strict=True))
+                steps.append(Step(record["step"], record["lr"], losses))
+            elif record["event"] == "monitor":
+                looks.append(Look(record["step"], record["gauges"]))
+        except (ValueError, KeyError, TypeError):
+            if line.endswith("\n"):
+                raise UserError(f"{path}, line {number}: not a record of a run; is it damaged?") from None
+    return steps, looks
+
+
+def loss_curves(steps: Sequence[Step], recipe: Recipe) -> list[Facts]:
+    """The full network's loss, that of the sub-networks by width, and the learning rate."""
+    if not steps:
+        return []
+    objective = recipe.objective
+    full = {"name": "full network", "points": thinned([(step.number, step.losses[0][1]) for step in steps])}
+    names = grouped(width for step in steps for width, _ in step.losses[1:])
+    by_group: dict[str, list[Point]] = {name: [] for name in names.values()}
+    for step in steps:
+        for width, loss in step.losses[1:]:
+            by_group[names[width]].append((step.number, loss))
+    rates = {"name": "learning rate", "points": thinned([(step.number, step.lr) for step in steps])}
+    x, y = {"label": "step", "kind": "step"}, {"label": "loss", "kind": "number"}
+    charts = [chart("Loss of the full network", f"Base loss: {objective.base_loss}.", x, y, [full])]
+    if by_group:
+        series = [{"name": name, "points": thinned(points)} for name, points in by_group.items()]
+        charts.append(
+            chart("Loss of the sub-networks", f"Distillation loss: {objective.sub_loss}, by width.", x, y, series)
+        )
+    about = f"{recipe.optimiser.algorithm}, batches of {recipe.batch_size}."
+    return [*charts, chart("Learning rate", about, x, {"label": "learning rate", "kind": "number"}, [rates])]
+
+
+def gauge_curves(looks: Sequence[Look]) -> list[Facts]:
+    """One chart for each gauge that was read, one curve for each width."""
+    charts = []
+    for gauge, (title, about, kind) in GAUGES.items():
+        curves: dict[str, list[list[float]]] = {}
+        for look in looks:
+            for width, values in look.gauges.items():
+                if gauge in values and math.isfinite(values[gauge]):
+                    curves.setdefault(f"{width}x", []).append([look.number, short(values[gauge])])
+        if curves:
+            y = {"label": gauge, "kind": kind}
+            series = [{"name": name, "points": points} for name, points in curves.items()]
+            charts.append(chart(title, about, {"label": "step", "kind": "step"}, y, series))
+    return charts
+
+
+def chart(title: str, about: str, x: Facts, y: Facts, series: list[Facts]) -> Facts:
+    return {"title": title, "about": about, "x": x, "y": y, "series": series}
+
+
+def grouped(widths: Iterable[float]) -> dict[float, str]:
+    """A name for each width's group, widest first: its own if there are few, else those from quarter to quarter.
+
+    >>> grouped([1.0, 0.5, 1.0])
+    {1.0: '1x', 0.5: '0.5x'}
+    >>> list(dict.fromkeys(grouped([0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0]).values()))
+    ['0.9x to 1x', '0.6x to 0.75x', '0.3x to 0.5x', '0.25x']
+    """
+    distinct = sorted(set(widths), reverse=True)
+    if len(distinct) <= FEW:
+        return {width: f"{width:g}x" for width in distinct}
+    quarters: dict[int, list[float]] = {}
+    for width in distinct:
+        quarters.setdefault(math.ceil(4 * width), []).append(width)
+    names = {
+        q: f"{min(some):g}x to {max(some):g}x" if len(some) > 1 else f"{some[0]:g}x" for q, some in quarters.items()
+    }
+    return {width: names[math.ceil(4 * width)] for width in distinct}
+
+
+def thinned(points: Sequence[Point], count: int = POINTS) -> list[list[float]]:
+    """At most `count` points: means over equal parts of the range of steps.
+
+    >>> thinned([(0, 1.0), (1, 3.0), (2, 5.0), (3, 7.0)], count=2)
+    [[0.5, 2.0], [2.5, 6.0]]
+    """
+    if len(points) <= count:
+        return [[x, short(y)] for x, y in points]
+    x, y = np.array(points).T
+    part = np.minimum(((x - x.min()) / (np.ptp(x) or 1) * count).astype(int), count - 1)
+    sizes = np.bincount(part)
+    filled = np.flatnonzero(sizes)
+    means = (np.bincount(part, weights=values)[filled] / sizes[filled] for values in (x, y))
+    return [[short(a), short(b)] for a, b in zip(*means, strict=True)]
+
+
+def short(value: float) -> float:
+    """Five digits are enough for a picture."""
+    return float(f"{value:.5g}")
