@@ -16,6 +16,13 @@ torch.set_num_threads(1)  # two workers share two cores; and one thread sums in 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
+@pytest.fixture(autouse=True)
+def no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page after each training takes seconds; only tests of pages and of the demo make them."""
+    if "report" not in request.path.name and "demo" not in request.node.name:
+        monkeypatch.setattr("us3l.cli.report.after", lambda _: 0)
+
+
 @pytest.fixture
 def shared_data() -> Path:
     """Real data sets for tests, which only developers' machines have."""
