@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Job = Callable[[], object]
 
 
-def best_seconds(rivals: dict[str, Callable[[], object]], turns: int = 7) -> dict[str, float]:
+@dataclass(frozen=True)
+class Row:
+    """A figure against its limit or its rival, and what the ratio should be."""
+
+    what: str
+    ours: float
+    rival: float
+    unit: str
+    target: float
+    kind: Literal["at most", "at least"] = "at most"
+    """Of ours / rival, or of rival / ours: how many times as fast."""
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.rival if self.kind == "at most" else self.rival / self.ours
+
+    @property
+    def met(self) -> bool:
+        return self.ratio <= self.target if self.kind == "at most" else self.ratio >= self.target
+
+
+def best_seconds(rivals: Mapping[str, Job], turns: int = 7) -> dict[str, float]:
     """The shortest time of each rival, in seconds, after a turn that does not count."""
     best = dict.fromkeys(rivals, float("inf"))
     for turn in range(turns + 1):

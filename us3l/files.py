@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from us3l.errors import UserError
+
+LARGEST_TEXT = 2**26  # bytes of a file of settings or results
 
 
 @contextmanager
@@ -70,11 +73,42 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def read_bytes(path: Path, limit: int = LARGEST_TEXT) -> bytes:
+    """All of a file that is expected to be small; another one, or what is no file at all, is a `UserError`."""
+    try:
+        if path.exists() and not path.is_file():  # reading from a pipe or a device might never end
+            raise UserError(f"cannot read {path}: it is no file")
+        with open(path, "rb") as file:
+            content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)  # reading takes the memory asked for
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    if len(content) > limit:
+        raise UserError(f"cannot read {path}: it is larger than {limit / 2**20:g} MiB")
+    return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value in JSON text; whatever is wrong with it, also that it is nested too deeply, is a `ValueError`."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def finite(value: Any) -> TypeGuard[float]:
+    """Whether a value from a file is a number that arithmetic can be done with.
+
+    >>> finite(0.5), finite(3), finite(True), finite(float("nan")), finite(10**400), finite("1")
+    (True, True, False, False, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        value = parse_json(read_bytes(path))
+    except ValueError as error:
         raise UserError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"cannot read {path}: it holds no JSON object")

@@ -10,16 +10,21 @@ from typing import Any
 
 
 @contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into a request that the loop honours after the step; a second Ctrl-C stops at once."""
+def stop_requests(tell: Callable[[str], None] | None = None) -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C and SIGTERM into a request that the loop honours after the step; a second Ctrl-C stops at once.
+
+    `tell` is called with what to say about it at once.
+    """
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # Python delivers signals to the main thread only
         return
 
     def ask(number: int, _: Any) -> None:
-        asked.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if tell and not asked:
+            tell(f"{signal.Signals(number).name}: stopping after this step; Ctrl-C stops at once")
+        asked.append(number)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

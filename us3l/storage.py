@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
 import torch
@@ -19,6 +21,7 @@ from us3l.width import Width
 
 FORMAT = 1
 NAMED = 4  # tensors that an error names
+MOST_LAYERS = 1000
 
 
 def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
@@ -50,9 +53,13 @@ def load(path: str | Path, family: Family | None = None) -> Slimmable:
     description = read_json(folder / "model.json")
     if description.get("format") != FORMAT:
         raise UserError(f"{folder} has format {description.get('format')}, but this version reads {FORMAT}")
-    net = build(folder, description, family)
     weights = read_tensors(folder / "weights.safetensors")
-    check_same(f"{folder / 'weights.safetensors'} does not fit its model.json", weights, shapes_of(net.weights()))
+    message = f"{folder / 'weights.safetensors'} does not fit its model.json"
+    if family is None:  # by shapes alone first: what model.json says might need any amount of memory
+        with torch.device("meta"):
+            check_same(message, weights, shapes_of(build(folder, description, None).weights()))
+    net = build(folder, description, family)
+    check_same(message, weights, shapes_of(net.weights()))
     copy_weights(weights, net.weights())
     for width, statistics in read_statistics(folder / "statistics.safetensors").items():
         message = f"{folder / 'statistics.safetensors'} does not fit its model.json"
@@ -92,6 +99,12 @@ def describe(family: Family) -> dict[str, Any]:
 def build(folder: Path, description: dict[str, Any], family: Family | None) -> Slimmable:
     try:
         widths = {key: description[key] for key in ("min_width", "switchable") if key in description}
+        for name, count in (
+            ("depth", description["options"].get("depth")),
+            ("switchable", len(widths.get("switchable", ()))),
+        ):
+            if count is not None and count > MOST_LAYERS:
+                raise ValueError(f"{name} {count} is more than {MOST_LAYERS}")
         if family is not None:
             net = Slimmable(family, **widths)
         elif description["backbone"] is None:
@@ -101,8 +114,9 @@ def build(folder: Path, description: dict[str, Any], family: Family | None) -> S
         else:
             net = create(description["backbone"], **widths, **description["options"])
         net.metadata = dict(description["metadata"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"cannot read {folder / 'model.json'}: {type(error).__name__} {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else ""
+        raise UserError(f"cannot read {folder / 'model.json'}: {type(error).__name__} {reason}") from None
     return net
 
 
@@ -113,9 +127,28 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
+        tensors = load_file(path)
+        if odd := [name for name, tensor in tensors.items() if not tensor.is_floating_point()]:
+            raise ValueError(f"{odd[0]} does not hold numbers with fractions")
+    except (OSError, safetensors.SafetensorError, ValueError, KeyError, AttributeError, RuntimeError) as error:
         raise UserError(f"cannot read {path}: the file is missing, cut short or damaged ({error})") from None
+    return tensors
+
+
+def read_torch(file: Path | BinaryIO) -> Any:
+    """What `torch.save` wrote: tensors and plain values, nothing else. Errors may be of any kind.
+
+    A file cannot become more memory than its own size: nothing in it may be compressed.
+    """
+    with zipfile.ZipFile(file) as archive:
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            raise ValueError("it is compressed, which torch.save never does")
+    if not isinstance(file, Path):
+        file.seek(0)
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # whose message advises to run the code
+        raise ValueError("it is damaged, or holds more than tensors and plain values") from None
 
 
 def read_statistics(path: Path) -> dict[Width, Statistics]:

@@ -1,5 +1,8 @@
+import gc
+import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,10 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
+from us3l.data import stream
 from us3l.data.batches import evaluation_batches, view_batches, whole_side
 from us3l.data.sources import ImageFiles, find, load
 from us3l.data.spec import Views
-from us3l.data.stream import evaluation_loader, views_loader
+from us3l.data.stream import default_workers, evaluation_loader, views_loader
 from us3l.errors import UserError
 
 VIEWS = Views(size=16, blur=0.5)
@@ -126,3 +130,46 @@ def test_catalogues_can_be_sent_to_other_processes(photos: Path, tmp_path: Path)
         copy = pickle.loads(pickle.dumps(files))
         order = torch.tensor([3, 0, 2])
         assert torch.equal(views_of(copy, [order])[0], views_of(files, [order], workers=1)[0])
+
+
+def test_the_number_of_workers_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("US3L_WORKERS", "3")
+    assert default_workers() == 3
+    for wrong in ("two", "-1", "1.5", ""):
+        monkeypatch.setenv("US3L_WORKERS", wrong)
+        with pytest.raises(UserError, match="US3L_WORKERS must be a number of processes"):
+            default_workers()
+
+
+class Trap:
+    """Leaves a file when it is finalised, named by the process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.circle = folder, self
+
+    def __del__(self) -> None:
+        (self.folder / str(os.getpid())).touch()
+
+
+def test_workers_do_not_finalise_what_their_parent_left(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected = tmp_path / "collected"
+    decoded = stream.attempt
+
+    def collecting(*arguments: Any) -> Any:
+        gc.collect()
+        collected.touch()
+        return decoded(*arguments)
+
+    monkeypatch.setattr(stream, "attempt", collecting)
+    files, traps = find(photos, "all"), tmp_path / "traps"
+    traps.mkdir()
+    gc.disable()
+    try:
+        Trap(traps)  # garbage, as it refers to itself
+        list(evaluation_loader(files, 16, workers=1))
+    finally:
+        gc.enable()
+    assert collected.exists()
+    assert {path.name for path in traps.iterdir()} <= {str(os.getpid())}

@@ -1,5 +1,7 @@
 """Runs on images that are read while they train."""
 
+import shutil
+import tarfile
 from dataclasses import replace
 
 import pytest
@@ -8,7 +10,10 @@ from lightning_fabric import Fabric
 from PIL import Image
 
 from us3l.cli.main import main
+from us3l.data import order
 from us3l.data.sources import find, load
+from us3l.errors import UserError
+from us3l.training.images import Resident, Streamed, check_damaged, note_damaged
 from us3l.training.recipes import MINI, Network
 from us3l.training.trainer import Trainer
 
@@ -72,6 +77,69 @@ def test_files_that_changed_are_noticed(folder, tmp_path):
         ).images.fingerprint()
         != (state["data"])
     )
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_damaged_image_never_changes_the_views_of_the_others(folder, tmp_path, streamed):
+    bad = 7  # its place among all
+    broken = tmp_path / "photos"
+    shutil.copytree(folder, broken)
+    sorted(broken.rglob("*.png"))[bad].write_bytes(b"no image")
+
+    def images(root):
+        if streamed:
+            return Streamed(find(root, "all"), RECIPE, torch.device("cpu"))
+        return Resident(load(root, "all", 8), RECIPE, torch.device("cpu"))
+
+    whole, hurt = images(folder), images(broken)
+    assert len(whole) == len(hurt) == 30
+    places = hurt.order(torch.Generator().manual_seed(1))
+    assert torch.equal(places, whole.order(torch.Generator().manual_seed(1)))
+    batches, smaller = places.split(8), 0
+    for number in range(len(batches)):
+        expected, found = (each.batch(batches, number, 0, torch.Generator().manual_seed(2)) for each in (whole, hurt))
+        good = expected.indices != bad
+        smaller += len(expected) - len(found)
+        assert torch.equal(found.indices, expected.indices[good])
+        assert torch.equal(found.labels, expected.labels[good])
+        assert all(torch.equal(one, other[good]) for one, other in zip(found.views, expected.views, strict=True))
+    assert smaller == 1
+    assert len(hurt.damaged) == 1
+    assert len(hurt.sample(30, torch.Generator().manual_seed(0))) == 29
+
+
+def test_damaged_images_are_listed_once_over_several_sittings(tmp_path):
+    path = tmp_path / "damaged.txt"
+    assert note_damaged(path, []) == []
+    assert not path.exists()
+    assert note_damaged(path, ["a.png: no image", "\udcff.png: cut\nshort"]) == [
+        "a.png: no image",
+        "\udcff.png: cut short",
+    ]
+    assert len(note_damaged(path, ["a.png: no image", "b.png: no image"])) == 3
+    assert path.read_bytes() == b"a.png: no image\n\xff.png: cut short\nb.png: no image\n"
+
+
+def test_a_limit_of_damaged_images():
+    check_damaged("photos", ["a.png: no image"], 1)
+    with pytest.raises(UserError, match=r"photos: 2 images cannot be read, such as b\.png.*more than 1 by --max-bad"):
+        check_damaged("photos", ["a.png: no image", "b.png: no image"], 1)
+
+
+def test_a_run_on_shards_resumes_in_the_middle_of_an_epoch(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(order, "WINDOW_IMAGES", 8)
+    files = sorted(folder.rglob("*.png"))
+    for shard in range(5):
+        with tarfile.open(tmp_path / f"{shard}.tar", "w") as archive:
+            for path in files[6 * shard : 6 * shard + 6]:
+                archive.add(path, path.name)
+    whole, half, resumed = (streaming(tmp_path) for _ in range(3))
+    losses = [torch.stack(whole.train_step()).tolist() for _ in range(4)]
+    first = [torch.stack(half.train_step()).tolist() for _ in range(2)]
+    resumed.load_state(half.state())
+    assert losses == first + [torch.stack(resumed.train_step()).tolist() for _ in range(2)]
+    nearby = [len({int(index) // 6 for index in batch}) for batch in whole.batches(0)]
+    assert max(nearby) <= 4  # a batch lies in one window, or at the border of two
 
 
 def test_the_command_streams_and_names_damaged_images(folder, tmp_path, capsys):

@@ -93,7 +93,7 @@ def same_state(one, other):
         assert one == other
 
 
-@pytest.mark.parametrize("step", [1, 6, 8, 15])
+@pytest.mark.parametrize("step", [6, 8])  # within an epoch, at its end
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, finished, monkeypatch, step):
     stop_at(monkeypatch, step)
     with pytest.raises(loop.Interrupted, match=f"after step {step} of 16"):

@@ -8,12 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from us3l.data.batches import Images, whole_side
-from us3l.data.sources import ImageSet, Split, find, fits_memory, load
+from us3l.data.sources import ImageFiles, ImageSet, Split, decode_all, find, fits_memory, load
 from us3l.errors import UserError
 from us3l.progress import Counting
 from us3l.slimmable import Slimmable
 
 STREAM_FROM = 8 * 2**30
+LARGEST_SIDE = 4096  # of the images that a network sees
 NAMED = 5  # damaged images to name on the screen
 
 
@@ -21,9 +22,20 @@ def load_images(
     console: Console, data: str, split: Split, size: int, limit: int | None = None, root: Path | None = None
 ) -> ImageSet:
     """Load with progress, and tell of damaged images."""
-    with Counting(console, f"loading {data}") as counting:
-        image_set = load(data, split, size, limit, counting.so_far, root)
-    tell_damaged(console, data, image_set.skipped)
+    if data == "digits":
+        return load(data, split, size, limit)
+    return decode_images(console, find_images(console, data, split, limit, root), size)
+
+
+def find_images(console: Console, data: str, split: Split, limit: int | None, root: Path | None = None) -> ImageFiles:
+    with Counting(console, f"looking through the shards of {data}") as counting:
+        return find(data, split, limit, root, counting.so_far)
+
+
+def decode_images(console: Console, files: ImageFiles, size: int) -> ImageSet:
+    with Counting(console, f"loading {files.name}") as counting:
+        image_set = decode_all(files, size, counting.so_far)
+    tell_damaged(console, files.name, image_set.skipped)
     return image_set
 
 
@@ -39,22 +51,22 @@ def open_images(
 ) -> Images:
     """Images for evaluation at `size`: in memory, or as files if there are too many for that."""
     side = whole_side(size)
-    if data != "digits":
-        files = find(data, split, limit, root)
-        if stream or not fits_memory(files.nbytes(side), int(memory_gib * 2**30)):
-            console.print(f"{files.name}: {len(files):,} images, read anew whenever they are needed", highlight=False)
-            return files
-    return load_images(console, data, split, side, limit, root)
+    if data == "digits":
+        return load(data, split, side, limit)
+    files = find_images(console, data, split, limit, root)
+    if stream or not fits_memory(files.nbytes(side), int(memory_gib * 2**30)):
+        console.print(f"{files.name}: {len(files):,} images, read anew whenever they are needed", highlight=False)
+        return files
+    return decode_images(console, files, side)
 
 
 def training_images(console: Console, data: str, size: int, limit: int | None, stream: bool) -> Images:
     """Images for pre-training: in memory, or as files when asked for or when they are more than `STREAM_FROM` bytes."""
-    if data != "digits":
-        files = find(data, "pretrain", limit)
-        # A fixed bound, not the memory at hand: a run must resume as it began.
-        if stream or files.nbytes(size) > STREAM_FROM:
-            return files
-    return load_images(console, data, "pretrain", size, limit)
+    if data == "digits":
+        return load(data, "pretrain", size, limit)
+    files = find_images(console, data, "pretrain", limit)
+    # A fixed bound, not the memory at hand: a run must resume as it began.
+    return files if stream or files.nbytes(size) > STREAM_FROM else decode_images(console, files, size)
 
 
 def tell_damaged(console: Console, data: str, names: Sequence[str]) -> None:
@@ -80,7 +92,10 @@ def load_model(path: Path) -> Slimmable:
 def image_size(net: Slimmable) -> int:
     """The side of the images that a network was trained on."""
     try:
-        return int(net.metadata["preprocessing"]["size"])
-    except (KeyError, TypeError, ValueError):
+        size = int(net.metadata["preprocessing"]["size"])
+    except (KeyError, TypeError, ValueError, OverflowError):
         fallback = 32 if getattr(net.family, "stem", None) == "cifar" else 224
-        return getattr(net.family, "image_size", fallback)
+        size = getattr(net.family, "image_size", fallback)
+    if not 1 <= size <= LARGEST_SIDE:
+        raise UserError(f"the model's image size is {size} pixels, but must be within 1 and {LARGEST_SIDE}")
+    return size

@@ -27,6 +27,7 @@ class Pretrain:
       us3l pretrain digits --out runs/digits
       us3l pretrain photos/ --out runs/photos --recipe mini --epochs 50 --size 48
       us3l pretrain --out runs/photos --resume
+      torchrun --nproc-per-node 8 -m us3l.cli.main pretrain photos/ --out runs/photos --resume
       us3l pretrain photos/ --out runs/half --method byol --individual 0.5
       us3l pretrain photos/ --out runs/seed --method seed --teacher runs/photos --individual 0.25
       us3l pretrain photos/ --out runs/case3 --case app-ablation/3
@@ -48,7 +49,7 @@ class Pretrain:
     config: Path | None = None
     """Settings of another run, as kept in its config.yaml."""
     resume: bool = False
-    """Go on with the run in --out from its last checkpoint."""
+    """Go on with the run in --out from its last checkpoint; if there is none yet and DATA is given, start it."""
     recipe: Recipe = field(default_factory=Recipe)
     machine: Machine = field(default_factory=Machine)
 
@@ -61,8 +62,10 @@ def main(arguments: list[str]) -> int:
         raise UserError("say where the run should go: --out RUN")
     run = Run(command.out)
     config = RunConfig(command.data, command.recipe, command.machine)
-    if command.resume:
-        if config != run.config():
+    if command.resume and not command.data:
+        raise UserError(f"{run.folder} is not a run: there is no config.yaml in it. To start one there, name its DATA")
+    if command.resume and run.started:
+        if settled(config) != settled(run.config()):
             raise UserError(
                 f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them"
             )
@@ -71,7 +74,14 @@ def main(arguments: list[str]) -> int:
             return 0
     elif run.folder.exists():
         run.refuse_if_used()
-    return execute(config, run, command.resume)
+    from us3l.cli import report
+
+    return execute(config, run, command.resume) or report.after(run.folder)
+
+
+def settled(config: RunConfig) -> RunConfig:
+    """What stays when a run is resumed: all but how it is computed."""
+    return replace(config, machine=Machine(stream=config.machine.stream))
 
 
 def defaults(arguments: list[str], recipe: str) -> Pretrain:
@@ -89,7 +99,8 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
         early, _ = parser.parse_known_args(arguments)
     except argparse.ArgumentError:  # tyro will say it better
         return Pretrain()
-    if early.resume and early.out:
+    going_on = early.resume and early.out and Run(early.out).started
+    if going_on:
         config = Run(early.out).config()
     elif early.config:
         if not early.config.is_file():
@@ -98,10 +109,10 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
 
         config = read_config(early.config, RunConfig)
     else:
-        config = RunConfig(recipe=named(early.recipe or recipe))
-    if early.method and not early.resume:
+        config = RunConfig("" if early.resume else "digits", named(early.recipe or recipe))
+    if early.method and not going_on:
         config = replace(config, recipe=config.recipe.with_method(early.method))
-    if early.case and not early.resume:
+    if early.case and not going_on:
         from us3l.paper.cases import case
 
         chosen = case(early.case)

@@ -1,13 +1,25 @@
 """From an image file's bytes, of any kind that Pillow opens, to RGB pixels."""
 
+import os
+import warnings
 from io import BytesIO
 from pathlib import Path
+from stat import S_ISREG
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 Encoded = Path | bytes | np.ndarray | None
 """An image file, its bytes, pixels that need no decoding (H x W x 3), or None where there should have been some."""
+
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
+"""Those that are read. Pillow knows many more, one of which (EPS) has another program interpret the file."""
+MOST_PIXELS = 2**26
+"""Of one image: 8192 x 8192. Decoding takes up to 16 bytes each."""
+LARGEST_FILE = 2**28
+"""Bytes of one encoded image."""
+
+warnings.filterwarnings("ignore", module=r"PIL\.")  # what counts is whether an image can be decoded
 
 
 class Damaged(Exception):
@@ -24,16 +36,29 @@ def decode(encoded: Encoded, size: int | None) -> np.ndarray:
     if isinstance(encoded, np.ndarray):
         return encoded if size is None else np.asarray(_square(Image.fromarray(encoded), size))
     try:
-        with Image.open(BytesIO(encoded) if isinstance(encoded, bytes) else encoded) as image:
+        if isinstance(encoded, Path):
+            _check_file(os.stat(encoded))
+        with Image.open(BytesIO(encoded) if isinstance(encoded, bytes) else encoded, formats=FORMATS) as image:
             if size:
                 image.draft(None, (2 * size, 2 * size))  # large JPEGs are decoded at a fraction of their size
+            if image.width * image.height > MOST_PIXELS:
+                raise Damaged(f"{image.width}x{image.height} are more than {MOST_PIXELS:,} pixels")
             pixels = _rgb(ImageOps.exif_transpose(image))
         return np.asarray(_square(pixels, size) if size else pixels)
+    except Damaged:
+        raise
     except UnidentifiedImageError:
         raise Damaged("not an image") from None
     except Exception as error:  # on damaged files, Pillow's readers raise nearly anything
         message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise Damaged(message.splitlines()[0] if message else type(error).__name__) from error
+
+
+def _check_file(found: os.stat_result) -> None:
+    if not S_ISREG(found.st_mode):  # reading from a pipe or a device might never end
+        raise Damaged("not a file")
+    if found.st_size > LARGEST_FILE:
+        raise Damaged(f"{found.st_size:,} bytes are more than an image may have")
 
 
 def _square(image: Image.Image, size: int) -> Image.Image:
@@ -44,7 +69,9 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise Damaged("floating-point pixels, whose range is unknown")
     if image.mode.startswith("I"):  # Pillow would clip 16-bit values at 255
-        return Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8)).convert("RGB")
+        return Image.fromarray(((np.asarray(image, np.int32).clip(0, 65535) + 128) // 257).astype(np.uint8)).convert(
+            "RGB"
+        )
     if "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from us3l.data.catalogue import Catalogue, catalogue, listed
+from us3l.data.catalogue import Catalogue
 from us3l.data.decode import Encoded
+from us3l.data.folder import listed
+from us3l.data.names import Names
+from us3l.data.opening import open_path
 from us3l.errors import UserError
 
 ROOT_VARIABLE = "US3L_DATA"
@@ -71,9 +75,11 @@ def download(name: str, root: str | Path | None = None) -> Path:
     if name not in NAMED_SETS:
         raise UserError(f"no data set is called {name!r}; there are {', '.join(NAMED_SETS)}")
     where = data_root(root)
+    # torchvision unpacks archives as they are; with this, no member can leave the folder or be more than a file.
+    tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
     try:
         NAMED_SETS[name].fetch(where)
-    except (OSError, RuntimeError) as error:  # torchvision's, of the network and of checksums
+    except (OSError, RuntimeError, tarfile.TarError) as error:  # torchvision's, of the network and of checksums
         raise UserError(f"{name}: cannot be fetched into {where}: {str(error).splitlines()[0]}") from None
     return where / NAMED_SETS[name].folder
 
@@ -167,7 +173,7 @@ def _open_listed(
         in_test = np.arange(len(paths)) >= len(paths) - len(getattr(parts[-1], images))
         known = [getattr(part, labels) if labels else [-1] * len(part) for part in parts]
         classes = list(parts[0].classes) if labels else []
-        relative = [path.relative_to(root / folder) for path in paths]
+        relative = Names.packed(path.relative_to(root / folder).as_posix() for path in paths)
         return listed(root / folder, relative, np.concatenate(known).astype(np.int64), classes, in_test)
 
     return open_set
@@ -189,7 +195,7 @@ def _open_folder(folder: str, *needed: str) -> Callable[[Path], Catalogue]:
         for name in needed:
             if not (root / folder / name).is_dir():
                 raise FileNotFoundError(f"there is no folder {name}")
-        return catalogue(root / folder)
+        return open_path(root / folder)
 
     return open_set
 

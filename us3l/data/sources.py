@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from us3l.data.catalogue import Catalogue, catalogue
+from us3l.data.catalogue import Catalogue
 from us3l.data.decode import Damaged, Encoded, decode
 from us3l.data.named import NAMED_SETS, open_named
+from us3l.data.opening import Progress, open_path
+from us3l.data.order import block_order
 from us3l.errors import UserError
 
 Split = Literal["train", "test", "all", "pretrain"]
-Progress = Callable[[int, int], None]
 
 TEST_SHARE = 0.2
 SEED = 0  # of splits and subsets: part of what a data set is, never of an experiment
@@ -40,6 +41,8 @@ class ImageSet:
     """A name for each label; None exactly when there are no labels."""
     skipped: list[str] = field(default_factory=list)
     """Damaged images that were left out, each with the reason."""
+    places: Tensor | None = None
+    """N, int64: where each image is among all, the damaged ones counted; None if there were none."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -47,7 +50,7 @@ class ImageSet:
     def subset(self, indices: Tensor) -> "ImageSet":
         """The images at these indices, in this order."""
         labels = None if self.labels is None else self.labels[indices]
-        return replace(self, images=self.images[indices], labels=labels)
+        return replace(self, images=self.images[indices], labels=labels, places=None)
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,15 @@ class ImageFiles:
     def nbytes(self, size: int) -> int:
         """The memory that all images need when decoded at a size."""
         return len(self) * 3 * size * size
+
+    def order(self, generator: torch.Generator) -> Tensor:
+        """All of 0 to N - 1 in a random order; where the source lies in blocks, one that is fast to read."""
+        blocks = self.source.blocks
+        return (
+            torch.randperm(len(self), generator=generator)
+            if blocks is None
+            else block_order(blocks, self.chosen, generator)
+        )
 
     def subset(self, indices: Tensor) -> "ImageFiles":
         """The images at these rising indices."""
@@ -112,15 +124,19 @@ def load(
 
 
 def find(
-    data: str | Path, split: Split = "train", limit: int | None = None, root: str | Path | None = None
+    data: str | Path,
+    split: Split = "train",
+    limit: int | None = None,
+    root: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> ImageFiles:
-    """The images that `load` would decode."""
+    """The images that `load` would decode; `progress` is called with the number of shards read, and of all."""
     _check(limit=limit)
     if data in NAMED_SETS:
         name, source = str(data), open_named(str(data), root)
     else:
         path = _existing_path(data)
-        name, source = path.resolve().name, catalogue(path)
+        name, source = path.resolve().name, open_path(path, progress)
     if split == "pretrain":
         split = "all" if (source.labels < 0).any() else "train"
     chosen = _choose(source.labels, source.in_test, split, limit)
@@ -133,8 +149,9 @@ def decode_all(files: ImageFiles, size: int | None = None, progress: Progress | 
     """The images in memory, without the damaged ones."""
     _check(size=size)
     images, kept, skipped = _decode_all(files, size, progress)
-    good = files.subset(torch.from_numpy(kept))
-    return ImageSet(files.name, images, good.labels, good.classes, skipped)
+    places = torch.from_numpy(kept)
+    good = files.subset(places)
+    return ImageSet(files.name, images, good.labels, good.classes, skipped, places if skipped else None)
 
 
 def _check(**values: int | None) -> None:

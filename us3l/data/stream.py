@@ -6,13 +6,14 @@ middle of an epoch asks for the batches that are left, and gets the same views a
 >>> from us3l.data.sources import find
 >>> def rest_of_epoch(data, epoch, first):
 ...     files = find(data, "pretrain")
-...     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(epoch))
+...     order = files.order(torch.Generator().manual_seed(epoch))
 ...     for batch in views_loader(files, Views(size=224), order.split(256)[first:], seed=0, epoch=epoch):
 ...         view1, view2 = batch.views
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -136,13 +137,13 @@ def random_view(views: Views) -> Any:
 
 def _batches(files: ImageFiles, dataset: _Decoded, batches: Sequence[Tensor], workers: int | None) -> Iterator[Batch]:
     labels = files.labels
-    workers = int(os.environ.get("US3L_WORKERS", os.cpu_count() or 1)) if workers is None else workers
+    workers = default_workers() if workers is None else workers
     loader = DataLoader(
         dataset,
         batch_size=None,
-        sampler=[batch.tolist() for batch in batches],  # an item is a whole batch
+        sampler=map(Tensor.tolist, batches),  # an item is a whole batch
         num_workers=workers,
-        worker_init_fn=_one_thread,
+        worker_init_fn=_start_worker,
         generator=torch.Generator(),  # else it would draw from the global one
     )
     for views, indices, damaged in loader:
@@ -154,5 +155,18 @@ def _batches(files: ImageFiles, dataset: _Decoded, batches: Sequence[Tensor], wo
         yield Batch(made, kept, None if labels is None else labels[kept], damaged)
 
 
-def _one_thread(_: int) -> None:
+def default_workers() -> int:
+    """The number of decoding processes: US3L_WORKERS, else one a core."""
+    text = os.environ.get("US3L_WORKERS")
+    if text is None:
+        return os.cpu_count() or 1
+    if not text.isdecimal():
+        raise UserError(f"US3L_WORKERS must be a number of processes, 0 for none, not {text!r}")
+    return int(text)
+
+
+def _start_worker(_: int) -> None:
     torch.set_num_threads(1)
+    # What the parent process left for its garbage collector must not be finalised here: loaders would end the workers
+    # of the parent, and inference engines wait for threads that no fork has.
+    gc.freeze()

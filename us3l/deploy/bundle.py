@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from us3l.errors import UserError
-from us3l.files import read_json, write_json
+from us3l.files import finite, read_json, write_json
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
 VERSION = 1
@@ -93,6 +92,8 @@ def check_files(bundle: Bundle) -> None:
     for entry in bundle.entries:
         for name, expected in entry.files.items():
             path = bundle.folder / name
+            if not path.resolve().is_relative_to(bundle.folder.resolve()):
+                raise UserError(f"{path} leads out of the bundle: put the file itself there")
             if not path.is_file():
                 raise UserError(f"{path} is missing, but {MANIFEST} names it; export again")
             if checksum(path) != expected:
@@ -106,14 +107,14 @@ def checksum(path: Path) -> str:
 
 def demand(good: bool, name: str, value: Any) -> None:
     if not good:
-        raise ValueError(f"{name} cannot be {value!r}")
+        raise ValueError(f"{name} cannot be {value!r:.80}")
 
 
 def _entry(row: object) -> Entry:
     known = {field.name for field in fields(Entry)}
     if not isinstance(row, dict) or row.keys() != known:
         raise ValueError(f"an entry must have {', '.join(sorted(known))}")
-    demand(_number(row["width"]) and 0 < row["width"] <= 1, "width", row["width"])
+    demand(finite(row["width"]) and 0 < row["width"] <= 1, "width", row["width"])
     demand(row["format"] in get_args(Format), "format", row["format"])
     demand(isinstance(row["int8"], bool), "int8", row["int8"])
     demand(isinstance(row["files"], dict) and bool(row["files"]), "files", row["files"])
@@ -121,12 +122,12 @@ def _entry(row: object) -> Entry:
         demand(plain(name), "a file's name", name)
         demand(isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None, "a checksum", digest)
     for name in ("params", "macs", "bytes", "features"):
-        demand(isinstance(row[name], int) and _number(row[name]) and row[name] > 0, name, row[name])
+        demand(isinstance(row[name], int) and finite(row[name]) and row[name] > 0, name, row[name])
     accuracy, classes = row["accuracy"], row["classes"]
     if accuracy is not None:
         demand(isinstance(accuracy, dict) and isinstance(accuracy.get("data"), str), "accuracy", accuracy)
         values = [accuracy.get(kind) for kind in ("linear", "knn")]
-        demand(all(value is None or (_number(value) and 0 <= value <= 100) for value in values), "accuracy", accuracy)
+        demand(all(value is None or (finite(value) and 0 <= value <= 100) for value in values), "accuracy", accuracy)
     if classes is not None:
         demand(isinstance(classes, list) and all(isinstance(name, str) for name in classes), "classes", classes)
         demand(len(classes) == row["features"], "the number of classes", len(classes))
@@ -136,10 +137,10 @@ def _entry(row: object) -> Entry:
 def _preprocessing(value: Any) -> dict[str, Any]:
     demand(isinstance(value, dict), "preprocessing", value)
     size = value.get("size")
-    demand(isinstance(size, int) and _number(size) and size > 0, "size", size)
+    demand(isinstance(size, int) and finite(size) and size > 0, "size", size)
     for name in ("mean", "std"):
         numbers = value.get(name)
-        demand(isinstance(numbers, list) and len(numbers) == 3 and all(map(_number, numbers)), name, numbers)
+        demand(isinstance(numbers, list) and len(numbers) == 3 and all(map(finite, numbers)), name, numbers)
     demand(all(number > 0 for number in value["std"]), "std", value["std"])
     return value
 
@@ -151,7 +152,3 @@ def plain(name: str) -> bool:
     (True, False, False, False)
     """
     return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", name) is not None
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,6 +1,5 @@
 """What evaluation found at each width: accuracies with their uncertainty, and their JSON form."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -10,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from us3l.errors import UserError
+from us3l.files import finite, parse_json
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def from_json(rows: object) -> list[WidthResult]:
     """
     if isinstance(rows, str | bytes):
         try:
-            rows = json.loads(rows)
+            rows = parse_json(rows)
         except ValueError as error:
             raise UserError(f"results are not valid JSON ({error}); evaluate again to rewrite them") from None
     if not isinstance(rows, list):
@@ -140,21 +140,16 @@ def _result(row: object, index: int) -> WidthResult:
         raise UserError(f"results entry {index}: expected a dictionary, got {type(row).__name__}")
     names = [field.name for field in fields(WidthResult)]
     if unknown := sorted(map(str, row.keys() - set(names))):
-        raise UserError(f"results entry {index}: unknown {', '.join(unknown)}; known are {', '.join(names)}")
+        raise UserError(f"results entry {index}: unknown {', '.join(unknown):.200}; known are {', '.join(names)}")
     for name in names:
         value, is_cost = row.get(name), name in ("width", "params", "macs")
         if value is None and not is_cost:
             continue
         kind = int if name in ("params", "macs") else (int, float)
         # bool is an int to Python, and json reads NaN and Infinity: neither is a measurement.
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, kind)
-            or not math.isfinite(value)
-            or (is_cost and value <= 0)
-        ):
+        if isinstance(value, bool) or not isinstance(value, kind) or not finite(value) or (is_cost and value <= 0):
             wanted = "a whole number" if kind is int else "a number"
             raise UserError(
-                f"results entry {index}: {name} must be {wanted}{' above 0' if is_cost else ''}, got {value!r}"
+                f"results entry {index}: {name} must be {wanted}{' above 0' if is_cost else ''}, got {value!r:.50}"
             )
     return WidthResult(**row)

@@ -23,6 +23,7 @@ from us3l.objective.losses import (
     soft_cross_entropy,
     unit,
 )
+from us3l.objective.peers import ALONE, Peers
 from us3l.objective.spec import Objective
 from us3l.slimmable import Slimmable
 
@@ -51,14 +52,21 @@ class Learner(nn.Module):
 
     In the paper's letters: `f` is the network followed by the projector, `z` its output, `h` the predictor of the base
     loss, `g` the sub-networks' own head. With cross-entropy the projector is a classifier of `classes`.
-    `frozen` is the pretrained teacher of SEED: any module from images to embeddings.
+    `frozen` is the pretrained teacher of SEED: any module from images to embeddings. `peers` are the processes that
+    share each batch.
     """
 
     def __init__(
-        self, net: Slimmable, objective: Objective, image_size: int, classes: int = 0, frozen: nn.Module | None = None
+        self,
+        net: Slimmable,
+        objective: Objective,
+        image_size: int,
+        classes: int = 0,
+        frozen: nn.Module | None = None,
+        peers: Peers = ALONE,
     ) -> None:
         super().__init__()
-        self.objective = objective
+        self.objective, self.peers = objective, peers
         self.net = net
         features = feature_dim(net, image_size)
         dim = objective.dim if frozen is None else embedding_dim(frozen, image_size)
@@ -107,10 +115,11 @@ class Learner(nn.Module):
         return None if self.teacher is None else tuple(self.teacher(view) for view in views)
 
     @torch.no_grad()
-    def remember(self, targets: Targets) -> None:
-        """Let the queue know the targets of a batch, once all networks were compared with it."""
+    def remember(self, *targets: Targets) -> None:
+        """Let the queue know the targets of a batch (or of its shares), once all networks were compared with it."""
         if self.queue is not None:
-            self.queue.push(unit(torch.cat(require(targets.teacher))))
+            views = zip(*(require(share.teacher) for share in targets), strict=True)
+            self.queue.push(unit(torch.cat([self.peers.gather(torch.cat(view)) for view in views])))
 
     def forward(
         self,
@@ -128,11 +137,11 @@ class Learner(nn.Module):
         parts = []
         if base is not None:
             z = self.embed(views, base)
-            parts.append(self.base_loss(*self.base_pair(z, targets), labels))
+            parts.append(self.base_loss(*self.base_pair(z, targets), labels, self.peers))
             targets = targets._replace(base=detached(z))
         for width in subs:
             z = self.embed(views, width)
-            parts.append(self.sub_loss(*self.sub_pair(z, targets), labels))
+            parts.append(self.sub_loss(*self.sub_pair(z, targets), labels, self.peers))
         return Losses(torch.stack(parts).sum(), parts, targets)
 
     def base_pair(self, z: PerView, targets: Targets) -> tuple[PerView, PerView]:
@@ -147,7 +156,7 @@ class Learner(nn.Module):
             return outputs, units(detached(z))
         return outputs, outputs  # both views are learned
 
-    def base_loss(self, outputs: PerView, targets: PerView, labels: Tensor | None) -> Tensor:
+    def base_loss(self, outputs: PerView, targets: PerView, labels: Tensor | None, peers: Peers = ALONE) -> Tensor:
         o = self.objective
         if o.supervised:
             assert labels is not None, "cross-entropy needs labels"
@@ -160,9 +169,9 @@ class Learner(nn.Module):
                 cold = o.teacher_temperature
                 loss = partial(seed, queue=queue, temperature=temperature, teacher_temperature=cold)
         elif o.base_loss == "infonce":
-            loss = partial(nt_xent, temperature=o.temperature)
+            loss = partial(nt_xent, temperature=o.temperature, peers=peers)
         elif o.base_loss == "mocov3":
-            loss = partial(info_nce, temperature=o.temperature)
+            loss = partial(info_nce, temperature=o.temperature, peers=peers)
         else:  # mse, seed-mse
             loss = negative_cosine
         return across_views(loss, outputs, targets)
@@ -176,12 +185,12 @@ class Learner(nn.Module):
             return tuple(map(at_least_float32, z)), tuple(map(at_least_float32, t))
         return units(map(self.h if self.objective.head == "shared" else self.g, z)), units(t)
 
-    def sub_loss(self, outputs: PerView, targets: PerView, labels: Tensor | None) -> Tensor:
+    def sub_loss(self, outputs: PerView, targets: PerView, labels: Tensor | None, peers: Peers = ALONE) -> Tensor:
         if self.objective.distill_loss == "own":
-            return self.base_loss(outputs, targets, labels)
+            return self.base_loss(outputs, targets, labels, peers)
         losses: dict[str, Loss] = {
             "mse": negative_cosine,
-            "infonce": partial(info_nce, temperature=self.objective.temperature),
+            "infonce": partial(info_nce, temperature=self.objective.temperature, peers=peers),
             "soft": soft_cross_entropy,
         }
         return across_views(losses[self.objective.distill_loss], outputs, targets)

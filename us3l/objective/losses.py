@@ -9,32 +9,36 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from us3l.objective.peers import ALONE, Peers
+
 
 def unit(x: Tensor) -> Tensor:
     """Rows of length 1; never in less than float32."""
     return F.normalize(at_least_float32(x), dim=1)
 
 
-def nt_xent(z: Tensor, t: Tensor, temperature: float) -> Tensor:
-    """InfoNCE of paired outputs; every other sample of either side is a negative (eq. 2).
+def nt_xent(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> Tensor:
+    """InfoNCE of paired outputs; every other sample of either side, of all processes, is a negative (eq. 2).
 
     >>> round(nt_xent(torch.eye(2), torch.eye(2), 0.5).item(), 4)  # log(1 + 2 exp(-2))
     0.2395
     """
     both = torch.cat([z, t])  # 2N x D
-    logits = both @ both.T / temperature
-    logits.fill_diagonal_(float("-inf"))
-    partners = torch.arange(len(both), device=both.device).roll(len(z))
-    return F.cross_entropy(logits, partners)
+    everyone = both if peers.count == 1 else torch.cat([peers.gather(z), peers.gather(t)])  # 2M x D
+    logits = both @ everyone.T / temperature
+    places = peers.places(z)
+    own = torch.cat([places, places + len(everyone) // 2])
+    logits.scatter_(1, own[:, None], float("-inf"))
+    return F.cross_entropy(logits, own.roll(len(z)))
 
 
-def info_nce(z: Tensor, t: Tensor, temperature: float) -> Tensor:
-    """InfoNCE of outputs against their targets, the other targets being negatives (eq. 7; MoCo v3's).
+def info_nce(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> Tensor:
+    """InfoNCE of outputs against their targets, the other targets of all processes being negatives (eq. 7; MoCo v3's).
 
     >>> round(info_nce(torch.eye(2), torch.eye(2), 0.5).item(), 4)  # log(1 + exp(-2))
     0.1269
     """
-    return F.cross_entropy(z @ t.T / temperature, torch.arange(len(z), device=z.device))
+    return F.cross_entropy(z @ peers.gather(t).T / temperature, peers.places(z))
 
 
 def negative_cosine(z: Tensor, t: Tensor) -> Tensor:

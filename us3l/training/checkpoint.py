@@ -1,7 +1,9 @@
-"""Checkpoints: the last two states of a run. Reading one never runs code."""
+"""Checkpoints: the last two states of a run, each with a checksum. Reading one never runs code."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,19 @@ from us3l.errors import UserError
 from us3l.files import replacing
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
+MARK = b"\nus3l sha256 "
+TRAILER = len(MARK) + 64
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Write the new state beside the last one, then let it take its place; the last becomes the previous."""
+    buffer = io.BytesIO()  # torch.save to a file would hide why writing failed
+    torch.save(state, buffer)
     with replacing(folder / LAST) as temporary:
-        torch.save(state, temporary)
+        with open(temporary, "wb") as file:
+            file.write(buffer.getbuffer())
+            # Behind its end, so that the file is still one of torch's.
+            file.write(MARK + hashlib.sha256(buffer.getbuffer()).hexdigest().encode())
         if (folder / LAST).exists():
             # A link first and then a rename: at no moment is there no whole checkpoint under the name `last`.
             spare = folder / f".{PREVIOUS}.tmp"
@@ -34,10 +43,21 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], list[str]]:
         if not path.exists():
             continue
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            if not isinstance(state, dict) or not isinstance(state.get("step"), int):
-                raise ValueError("it holds no training state")
-            return state, problems
+            return read_state(path), problems
         except Exception as error:  # torch raises errors of many kinds on damaged files
-            problems.append(f"cannot read {path}: {str(error).splitlines()[0]}")
+            problems.append(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}")
     raise UserError("; ".join(problems) or f"there is no checkpoint in {folder}: start the run anew")
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    content = path.read_bytes()
+    trailer = content[-TRAILER:]
+    # Files of earlier versions have none. Of a file that was cut torch misses the end.
+    if trailer.startswith(MARK):
+        digest = hashlib.sha256(memoryview(content)[:-TRAILER]).hexdigest()
+        if trailer != MARK + digest.encode():
+            raise ValueError("the checksum is wrong, so the file is damaged")
+    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    if not isinstance(state, dict) or not isinstance(state.get("step"), int):
+        raise ValueError("it holds no training state")
+    return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import yaml
 
 from us3l.errors import UserError
-from us3l.files import write_text
+from us3l.files import read_bytes, write_text
 
+LARGEST = 2**16  # bytes of a configuration
+DEEPEST = 20
 T = TypeVar("T")
 
 
@@ -23,11 +26,29 @@ def write_config(path: Path, config: Any) -> None:
 
 def read_config(path: Path, kind: type[T]) -> T:
     """The configuration in a file; unknown names and values of a wrong type are errors."""
+    content = read_bytes(path, LARGEST)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+        values = yaml.load(content.decode(), _Plain)
+    except Exception as error:  # PyYAML raises nearly anything where a value is not what its tag says
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"cannot read {path}: {reason}") from None
     return build(kind, values, str(path))
+
+
+class _Plain(yaml.SafeLoader):
+    """Makes plain values, each of its own: by aliases, a small file can hold more than fits into any message."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) have no place in a configuration")
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise yaml.YAMLError("it is nested too deeply")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 def build(kind: Any, value: Any, where: str) -> Any:
@@ -52,17 +73,23 @@ def build(kind: Any, value: Any, where: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
         if len(kinds) != len(value):
-            raise UserError(f"{where}: expected {len(kinds)} values, got {value!r}")
+            raise UserError(f"{where}: expected {len(kinds)} values, got {value!r:.80}")
         return tuple(build(kind, item, where) for kind, item in zip(kinds, value, strict=True))
     if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
-            return float(value)  # YAML reads 1e-4 as a string
-        except ValueError:
-            pass
-    if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+            number = float(value)  # YAML reads 1e-4 as a string
+        except (ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    elif isinstance(kind, type) and isinstance(value, kind) and not (kind is int and not _whole(value)):
         return value
     expected = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))
-    raise UserError(f"{where}: expected {expected}, got {value!r}")
+    raise UserError(f"{where}: expected {expected}, got {value!r:.80}")
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def to_lists(value: Any) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,19 +14,30 @@ from torch import Tensor
 from us3l.data.sources import ImageFiles, ImageSet, decode_all
 from us3l.data.stream import Batch, views_loader
 from us3l.data.views import two_views
+from us3l.errors import UserError
+from us3l.files import read_bytes, replacing
 from us3l.training.recipes import Recipe
 
 
 class Resident:
-    """Images that lie on the device, of which views are made by the batch."""
+    """Images that lie on the device, of which views are made by the batch.
+
+    A damaged image keeps its place in the order of an epoch, and its batch is smaller by it: whether an image can be
+    read never changes which views the others get.
+    """
 
     def __init__(self, image_set: ImageSet, recipe: Recipe, device: torch.device) -> None:
         self.name, self.labels, self.recipe, self.device = image_set.name, image_set.labels, recipe, device
         self.image_set = replace(image_set, images=image_set.images.to(device))
         self.damaged = list(image_set.skipped)
+        self.slots = torch.arange(len(image_set))
+        """For each place, which of the images is there; -1 for a damaged one."""
+        if image_set.places is not None:
+            self.slots = torch.full((len(image_set) + len(image_set.skipped),), -1)
+            self.slots[image_set.places] = torch.arange(len(image_set))
 
     def __len__(self) -> int:
-        return len(self.image_set)
+        return len(self.slots)
 
     def order(self, generator: torch.Generator) -> Tensor:
         """The indices of all images, in the order of an epoch."""
@@ -36,14 +49,20 @@ class Resident:
 
     def sample(self, count: int, generator: torch.Generator) -> ImageSet:
         """Some images, drawn by the generator, to look at."""
-        return self.image_set.subset(torch.randperm(len(self), generator=generator)[:count])
+        slots = self.slots[torch.randperm(len(self), generator=generator)]
+        return self.image_set.subset(slots[slots >= 0][:count])
 
     def batch(self, batches: Sequence[Tensor], number: int, epoch: int, generator: torch.Generator) -> Batch:  # noqa: ARG002
         """Views of one of an epoch's batches of indices; how they look is drawn from the generator."""
         indices = batches[number]
-        labels = None if self.labels is None else self.labels[indices]
-        images = self.image_set.images[indices.to(self.device)]
-        return Batch(random_views(images, self.recipe, generator), indices, labels)
+        slots = self.slots[indices]
+        views = random_views(self.image_set.images[slots.clamp(min=0).to(self.device)], self.recipe, generator)
+        if (slots < 0).any():  # drawn for, and left out only now
+            views = tuple(channels_last(view[(slots >= 0).to(self.device)]) for view in views)
+            indices, slots = indices[slots >= 0], slots[slots >= 0]
+        if not len(slots):
+            raise UserError(f"{self.name}: a batch of nothing but damaged images, such as {self.damaged[0]}")
+        return Batch(views, indices, None if self.labels is None else self.labels[slots])
 
 
 class Streamed:
@@ -59,15 +78,20 @@ class Streamed:
         return len(self.files)
 
     def order(self, generator: torch.Generator) -> Tensor:
-        """The same."""
-        return torch.randperm(len(self), generator=generator)
+        """The same; of shards, one in which they can be read."""
+        return self.files.order(generator)
+
+    @cached_property
+    def checksum(self) -> int:
+        """Of the names of all images."""
+        checksum = 0
+        for index in self.files.chosen:
+            checksum = zlib.crc32(self.files.source.name(index).encode(errors="surrogateescape"), checksum)
+        return checksum
 
     def fingerprint(self) -> list[int]:
         """The number of images and a checksum of their names."""
-        checksum = 0
-        for index in self.files.chosen:
-            checksum = zlib.crc32(self.files.source.name(index).encode(), checksum)
-        return [len(self), checksum]
+        return [len(self), self.checksum]
 
     def sample(self, count: int, generator: torch.Generator) -> ImageSet:
         """The same; damaged ones are left out."""
@@ -81,12 +105,32 @@ class Streamed:
         recipe = self.recipe
         if self.next != (epoch, number):
             count = recipe.objective.views
+            self.reading = iter(())  # the workers of an epoch end before others are started
             self.reading = views_loader(self.files, recipe.views, batches[number:], recipe.seed, epoch, count)
         self.next = (epoch, number + 1)
         batch = next(self.reading)
         self.damaged += [name for name in batch.damaged if name not in self.damaged]
         views = (view.to(self.device, non_blocking=True) for view in batch.views)
         return Batch(tuple(map(channels_last, views)), batch.indices, batch.labels)
+
+
+def note_damaged(path: Path, damaged: Iterable[str]) -> list[str]:
+    """Add images to a list of damaged ones, a line each with the reason; returns all that are in it now."""
+    known = read_bytes(path).decode(errors="surrogateescape").splitlines() if path.exists() else []
+    everything = list(dict.fromkeys([*known, *(" ".join(line.split()) for line in damaged)]))
+    if len(everything) > len(known):
+        with replacing(path) as temporary:
+            temporary.write_bytes("".join(f"{line}\n" for line in everything).encode(errors="surrogateescape"))
+    return everything
+
+
+def check_damaged(name: str, damaged: Sequence[str], limit: int) -> None:
+    """A `UserError` when more images than allowed cannot be read."""
+    if len(damaged) > limit:
+        raise UserError(
+            f"{name}: {len(damaged)} images cannot be read, such as {damaged[-1]}; mend or remove them, or allow more "
+            f"than {limit} by --max-bad-images"
+        )
 
 
 def random_views(images: Tensor, recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, ...]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import TorchElasticEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from rich.console import Console
 from torch import Tensor, nn
@@ -25,12 +28,14 @@ from us3l.progress import Counting
 from us3l.slimmable import Slimmable
 from us3l.stopping import stop_requests
 from us3l.training.checkpoint import load_checkpoint, save_checkpoint
+from us3l.training.config import write_config
 from us3l.training.display import Display
-from us3l.training.monitor import COLLAPSED, Gauges, Monitor
+from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.recipes import Recipe
-from us3l.training.run import Machine, Run, RunConfig, append_records
+from us3l.training.run import Run, RunConfig, append_records
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer, seeded
+from us3l.training.trouble import explained, last_good, not_finite
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
 MONITORINGS = 10  # looks at the gauges in a run
@@ -49,85 +54,154 @@ def pretrain(
 ) -> Slimmable:
     """Train a slimmable network once on images without labels; its model lies in the run's folder at the end."""
     console = console or Console()
-    if config.recipe.batch_size // config.machine.devices < 2:
-        raise UserError(f"a batch of {config.recipe.batch_size} is too small for {config.machine.devices} devices")
     check_teacher(config.recipe)
-    fabric = make_fabric(config.machine)
-    trainer = Trainer(config.recipe, data(), fabric)
-    monitor = Monitor(trainer) if fabric.is_global_zero else None
-    if fabric.is_global_zero and not resume:
-        run.start(config)
-    quiet = console if fabric.is_global_zero else Console(quiet=True)
-    if resume:
-        for leftover in run.checkpoints.glob(".*.tmp.*"):  # of a run that was killed while it wrote
-            leftover.unlink(missing_ok=True)
-        if any(run.checkpoints.glob("*.pt")):  # else it was stopped before its first checkpoint, and starts over
-            state, problems = load_checkpoint(run.checkpoints)
-            for problem in problems:
-                quiet.print(f"{problem}; going on from the one before it", style="yellow", markup=False)
-            trainer.load_state(state)
-            if monitor:
-                monitor.load_state(state.get("monitor", {}))
-        if fabric.is_global_zero:
-            run.cut_metrics(trainer.step)
-    costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
-    log = run.log if fabric.is_global_zero else None
-    with Display(quiet, log, costs, trainer.step) as display, stop_requests() as asked_to_stop:
-        display.say(describe(config, trainer))
-        if warning := guideline_warning(config.recipe.objective):
-            display.say(warning, style="bold yellow")
-        train(trainer, monitor, run, display, asked_to_stop, config.machine.checkpoint_every)
-        for name in trainer.images.damaged:
-            display.record(f"skipped {name}")
-    if fabric.is_global_zero:
-        finish(trainer, run, display)
-    fabric.barrier()
+    fabric = make_fabric(config)
+    if not (resume and run.started):
+        run.refuse_if_used()
+    with run.held() if is_first(fabric) else nullcontext(), explained(config, run):
+        fabric.launch()
+        trainer = Trainer(config.recipe, data(), fabric, config.machine)
+        monitor = Monitor(trainer) if fabric.is_global_zero else None
+        quiet = console if monitor else Console(quiet=True)
+        if fabric.broadcast(resume and run.started):
+            go_on(config, trainer, monitor, run, quiet)
+        elif monitor:
+            run.start(config)
+        costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
+        with (
+            Display(quiet, run.log if monitor else None, costs, trainer.step) as display,
+            stop_requests(display.say) as asked_to_stop,
+        ):
+            display.say(describe(config, trainer))
+            if warning := guideline_warning(config.recipe.objective):
+                display.say(warning, style="bold yellow")
+            train(config, trainer, monitor, run, display, asked_to_stop)
+            for name in trainer.images.damaged:
+                display.record(f"skipped {name}")
+        if monitor:
+            finish(trainer, run, display)
+        fabric.barrier()
     return trainer.learner.net
 
 
+def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run, console: Console) -> None:
+    """Bring back the last state of a run; one that was stopped before its first checkpoint starts over."""
+    if any(run.checkpoints.glob("*.pt")):
+        state, problems = load_checkpoint(run.checkpoints)
+        for problem in problems:
+            console.print(f"{problem}; going on from the one before it", style="yellow", markup=False)
+        trainer.load_state(state)
+        if monitor:
+            monitor.load_state(state.get("monitor", {}))
+    if trainer.step != trainer.fabric.broadcast(trainer.step):
+        raise UserError(f"{run.folder} is not the same folder for all processes: put it on a disk that they share")
+    if monitor:
+        for leftover in run.checkpoints.glob(".*.tmp.*"):  # of a run that was killed while it wrote
+            leftover.unlink(missing_ok=True)
+        run.cut_metrics(trainer.step)
+        if config != run.config():
+            write_config(run.config_file, config)
+
+
+class Done(NamedTuple):
+    """A step whose results are still on the device."""
+
+    step: int
+    widths: list[float]
+    losses: list[Tensor]
+    sound: Tensor
+    skipped: bool
+
+
 def train(
+    config: RunConfig,
     trainer: Trainer,
     monitor: Monitor | None,
     run: Run,
     display: Display,
     asked_to_stop: Callable[[], bool],
-    checkpoint_every: int,
 ) -> None:
     """All steps that are left. The first process, which has the monitor, does the writing."""
     epochs = math.ceil(trainer.steps / trainer.per_epoch)
-    waiting: list[tuple[int, list[float], list[Tensor]]] = []  # steps whose losses are still on the device
+    waiting: list[Done] = []
     started = time.perf_counter()
     while trainer.step < trainer.steps:
-        step, widths = trainer.step, trainer.widths(trainer.step)
-        waiting.append((step, widths, trainer.train_step()))
+        step, widths, skipped = trainer.step, trainer.widths(trainer.step), trainer.skipped
+        losses = trainer.train_step()
+        waiting.append(Done(step, widths, losses, trainer.sound, trainer.skipped > skipped))
         epoch_ends = trainer.step % trainer.per_epoch == 0 or trainer.step == trainer.steps
         epoch = math.ceil(trainer.step / trainer.per_epoch)
         fetching = epoch_ends or trainer.step % FETCH_EVERY == 0
         stopping = all_agree_to_stop(trainer.fabric, asked_to_stop(), fetching)
-        losses = ""
+        shown = ""
         if fetching or stopping:
-            records = [record(trainer, *item) for item in waiting]
-            losses = "loss  " + "  ".join(
-                f"{w:g}x {value:.3f}" for w, value in zip(widths, records[-1]["losses"], strict=True)
-            )
-            check_finite(records, run)
+            records = fetch(config, trainer, run, waiting)
             if monitor:
                 append_records(run.metrics, records)
+            shown = show(records[-1])
             waiting.clear()
         now = time.perf_counter()
-        display.step(step, now - started, trainer.batch * trainer.fabric.world_size, f"{epoch}/{epochs}", losses)
-        if monitor and epoch_ends and (epoch % math.ceil(epochs / MONITORINGS) == 0 or epoch == epochs):
-            gauges = monitor.measure()
-            display.show(gauges)
-            append_records(run.metrics, [{"event": "monitor", "step": step, "epoch": epoch, "gauges": named(gauges)}])
-            warn_of_collapse(gauges, trainer, display)
+        display.step(step, now - started, trainer.batch * trainer.fabric.world_size, f"{epoch}/{epochs}", shown)
+        if epoch_ends and (epoch % math.ceil(epochs / MONITORINGS) == 0 or epoch == epochs):
+            collapsed = look(trainer, monitor, run, display, epoch) if monitor else []
+            if config.machine.stop_on_collapse and trainer.fabric.broadcast(collapsed):
+                raise UserError(f"stopped after step {trainer.step}, as the embeddings collapsed; {last_good(run)}")
         # Last, so that a checkpoint is never ahead of the metrics.
-        due = epoch_ends and (epoch % checkpoint_every == 0 or epoch == epochs)
+        due = epoch_ends and (epoch % config.machine.checkpoint_every == 0 or epoch == epochs)
         if monitor and (due or stopping):
             save_checkpoint(run.checkpoints, trainer.state() | {"monitor": monitor.state()})
         if stopping and trainer.step < trainer.steps:
             raise Interrupted(f"stopped after step {trainer.step} of {trainer.steps}; the state is saved")
         started = time.perf_counter()
+
+
+def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[Done]) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl. Nothing in them depends on time, so that a resumed run writes the same."""
+    losses = trainer.fabric.all_reduce(torch.cat([torch.stack(done.losses) for done in waiting]), reduce_op="mean")
+    assert isinstance(losses, Tensor)
+    values, records = iter(losses.tolist()), []
+    for done, sound in zip(waiting, torch.stack([done.sound for done in waiting]).tolist(), strict=True):
+        record: dict[str, Any] = {
+            "event": "skipped" if done.skipped else "step",
+            "step": done.step,
+            "epoch": done.step // trainer.per_epoch + 1,
+            "lr": trainer.learning_rate(done.step),
+            "widths": done.widths,
+            "losses": [next(values) for _ in done.losses],
+        }
+        if done.skipped:
+            del record["losses"]  # JSON has only numbers that are finite
+        elif not (sound and all(map(math.isfinite, record["losses"]))):
+            raise UserError(not_finite(done.step, record["losses"], config, run))
+        records.append(record)
+    return records
+
+
+def show(record: dict[str, Any]) -> str:
+    if record["event"] == "skipped":
+        return "left out: its gradients are not finite"
+    return "loss  " + "  ".join(
+        f"{w:g}x {loss:.3f}" for w, loss in zip(record["widths"], record["losses"], strict=True)
+    )
+
+
+def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: int) -> list[float]:
+    """Show and record the gauges; the widths that have collapsed."""
+    gauges = monitor.measure()
+    display.show(gauges)
+    named = {f"{width:g}": values for width, values in gauges.items()}
+    append_records(run.metrics, [{"event": "monitor", "step": trainer.step - 1, "epoch": epoch, "gauges": named}])
+    net, objective = trainer.learner.net, trainer.recipe.objective
+    # Narrower ones are not expected to embed well yet.
+    trained_from = lower_bound(objective, net.min_width, trainer.step - 1, trainer.steps)
+    collapsed = [width for width, values in gauges.items() if width >= trained_from and values["spread"] < COLLAPSED]
+    if collapsed:
+        display.say(
+            f"warning: collapse at {', '.join(f'{width:g}x' for width in collapsed)}: all images get nearly the same "
+            "embedding. Lower --lr, or see the guidelines on the choice of losses",
+            style="bold red",
+        )
+    return collapsed
 
 
 def finish(trainer: Trainer, run: Run, display: Display) -> None:
@@ -164,25 +238,42 @@ def check_teacher(recipe: Recipe) -> None:
         raise UserError(f"base_loss={base_loss!r} has no use for --teacher {recipe.teacher}: leave it out, or use seed")
 
 
-def make_fabric(machine: Machine) -> Fabric:
+def make_fabric(config: RunConfig) -> Fabric:
+    """Fabric on the devices of one machine, or in the processes that torchrun has started on one or several."""
+    machine = config.machine
+    devices, nodes = machine.devices, 1
+    if TorchElasticEnvironment.detect():
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    if config.recipe.batch_size // (devices * nodes) < 2:
+        raise UserError(f"a batch of {config.recipe.batch_size} is too small for {devices * nodes} devices")
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")  # slower, not wrong
-    # The distillation head gets no gradient while the full network trains alone.
-    strategy = DDPStrategy(find_unused_parameters=True) if machine.devices > 1 else "auto"
+    warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")  # its successor is too new
+    # The distillation head gets no gradient while the full network trains alone. The queue is the same everywhere.
+    several = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
     try:
-        fabric = Fabric(
-            accelerator=machine.accelerator, devices=machine.devices, precision=machine.precision, strategy=strategy
+        return Fabric(
+            accelerator=machine.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            precision=machine.precision,
+            strategy=several if devices * nodes > 1 else "auto",
         )
     except (ValueError, RuntimeError) as error:  # Fabric's own messages name what this machine lacks
-        raise UserError(f"cannot run on {machine.devices} x {machine.accelerator}: {error}") from None
-    fabric.launch()
-    return fabric
+        raise UserError(f"cannot run on {devices} x {machine.accelerator}: {error}") from None
+
+
+def is_first(fabric: Fabric) -> bool:
+    """Whether this is the process that writes; unlike `is_global_zero` it is right before the launch."""
+    environment = getattr(fabric.strategy, "cluster_environment", None)
+    return environment is None or environment.local_rank() == environment.node_rank() == 0
 
 
 def all_agree_to_stop(fabric: Fabric, asked: bool, fetching: bool) -> bool:
     """Whether any process was asked to; several can only stop together, and ask each other when they wait anyway."""
     if fabric.world_size == 1:
         return asked
-    return fetching and bool(fabric.all_reduce(torch.tensor(float(asked)), reduce_op="sum"))
+    return fetching and bool(fabric.all_reduce(torch.tensor(float(asked), device=fabric.device), reduce_op="sum"))
 
 
 def step_cost(widths: list[float]) -> float:
@@ -196,43 +287,5 @@ def describe(config: RunConfig, trainer: Trainer) -> str:
     return (
         f"{recipe.network.backbone} (base {recipe.network.base}, {count / 1e6:.2f} M parameters) on {config.data}: "
         f"{len(trainer.images)} images, {trainer.steps} steps of {trainer.batch * trainer.fabric.world_size}, "
-        f"{config.machine.devices} x {trainer.fabric.device.type}"
+        f"{trainer.fabric.world_size} x {trainer.fabric.device.type}"
     )
-
-
-def record(trainer: Trainer, step: int, widths: list[float], losses: list[Tensor]) -> dict[str, Any]:
-    """A line of metrics.jsonl. Nothing in it depends on time, so that a resumed run writes the same."""
-    return {
-        "event": "step",
-        "step": step,
-        "epoch": step // trainer.per_epoch + 1,
-        "lr": trainer.learning_rate(step),
-        "widths": widths,
-        "losses": torch.stack(losses).tolist(),
-    }
-
-
-def check_finite(records: list[dict[str, Any]], run: Run) -> None:
-    for item in records:
-        if not all(map(math.isfinite, item["losses"])):
-            raise UserError(
-                f"the loss is not finite at step {item['step']}: {item['losses']}. The checkpoints in "
-                f"{run.checkpoints} are from before it. A lower --lr or --precision 32-true often helps"
-            )
-
-
-def named(gauges: Gauges) -> dict[str, dict[str, float]]:
-    return {f"{width:g}": values for width, values in gauges.items()}
-
-
-def warn_of_collapse(gauges: Gauges, trainer: Trainer, display: Display) -> None:
-    """Of widths that have been trained: narrower ones are not expected to embed well yet."""
-    net, objective = trainer.learner.net, trainer.recipe.objective
-    trained_from = lower_bound(objective, net.min_width, trainer.step - 1, trainer.steps)
-    collapsed = [f"{w:g}x" for w, values in gauges.items() if w >= trained_from and values["spread"] < COLLAPSED]
-    if collapsed:
-        display.say(
-            f"warning: collapse at {', '.join(collapsed)}: all images get nearly the same embedding. "
-            "Lower --lr, or see the guidelines on the choice of losses",
-            style="bold red",
-        )

@@ -3,35 +3,50 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from us3l.errors import UserError
-from us3l.files import replacing
+from us3l.files import locked, replacing
 from us3l.training.config import read_config, write_config
 from us3l.training.recipes import Recipe
+
+LOCK = ".lock"  # the name that `us3l.files.locked` gives it
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run is computed."""
+    """Where and how a run is computed. All but `stream` may change when a run is resumed."""
 
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Kind of device."""
     devices: int = 1
-    """Number of devices (on a CPU: of processes)."""
+    """Number of devices (on a CPU: of processes). Under torchrun it is torchrun that decides."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     """Arithmetic of the networks; losses are always computed in 32 bits."""
+    sync_bn: bool = False
+    """Batch norm over the batch of all devices instead of each device's own part."""
+    accumulate: int = 1
+    """Compute each batch in this many parts, one after the other, which needs less memory."""
     checkpoint_every: int = 1
     """Epochs between checkpoints."""
+    skip_bad_steps: int = 0
+    """Leave out up to this many steps of the run whose gradients are not finite, instead of stopping."""
+    stop_on_collapse: bool = False
+    """Stop when a width collapses, instead of warning only."""
 
     stream: bool = False
     """Read the images while training, as is always done when they do not fit into memory."""
 
     def __post_init__(self) -> None:
-        if self.devices < 1 or self.checkpoint_every < 1:
-            raise UserError(f"devices={self.devices} and checkpoint_every={self.checkpoint_every} must be at least 1")
+        for name in ("devices", "accumulate", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.skip_bad_steps < 0:
+            raise UserError(f"skip_bad_steps={self.skip_bad_steps} must not be negative")
 
 
 @dataclass(frozen=True)
@@ -76,14 +91,30 @@ class Run:
             raise UserError(f"{self.folder} is not a run: there is no config.yaml in it")
         return read_config(self.config_file, RunConfig)
 
+    @property
+    def started(self) -> bool:
+        return self.config_file.is_file()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes out of the folder. One that was made for a run that did not start is removed again."""
+        with locked(self.folder):
+            try:
+                yield
+            finally:
+                if not self.started:
+                    with suppress(OSError):
+                        (self.folder / LOCK).unlink()
+                        self.folder.rmdir()
+
     def start(self, config: RunConfig) -> None:
         """Make the folder, which must not hold anything yet."""
         self.refuse_if_used()
-        self.checkpoints.mkdir(parents=True)
         write_config(self.config_file, config)
+        self.checkpoints.mkdir(exist_ok=True)
 
     def refuse_if_used(self) -> None:
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+        if self.folder.exists() and (not self.folder.is_dir() or any(map(counts, self.folder.iterdir()))):
             raise UserError(f"{self.folder} already exists: choose another --out, or go on with that run by --resume")
 
     def cut_metrics(self, step: int) -> None:
@@ -91,13 +122,17 @@ class Run:
         kept = []
         for line in self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() else []:
             try:
-                record = json.loads(line)
-            except ValueError:
+                if json.loads(line)["step"] < step:
+                    kept.append(line + "\n")
+            except (ValueError, KeyError, TypeError):
                 break
-            if record["step"] < step:
-                kept.append(line + "\n")
         with replacing(self.metrics) as temporary:
             temporary.write_text("".join(kept), encoding="utf-8")
+
+
+def counts(path: Path) -> bool:
+    """Whether a file is more than the traces of a run that was killed before it began."""
+    return path.name != LOCK and ".tmp." not in path.name
 
 
 def append_records(path: Path, records: list[dict[str, Any]]) -> None:

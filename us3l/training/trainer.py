@@ -5,42 +5,54 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from us3l.data.sources import ImageFiles, ImageSet
 from us3l.data.stream import Batch
 from us3l.errors import UserError
 from us3l.families import create
-from us3l.objective.learner import Learner
+from us3l.objective.learner import Learner, Targets
+from us3l.objective.peers import Peers, SyncedBatchNorm
 from us3l.objective.regularise import GroupDecay
 from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable
-from us3l.training.images import Resident, Streamed
+from us3l.training.images import Resident, Streamed, channels_last
 from us3l.training.recipes import Optimiser, Recipe
+from us3l.training.run import Machine
 from us3l.training.teacher import load_teacher
 
 
 class Trainer:
     """One step of training at a time; all randomness comes from the seed and the step, so a state is small."""
 
-    def __init__(self, recipe: Recipe, images: ImageSet | ImageFiles, fabric: Fabric) -> None:
-        self.recipe, self.fabric = recipe, fabric
-        self.batch = min(recipe.batch_size, len(images)) // fabric.world_size  # images on this device
-        if self.batch < 2:
-            raise UserError(f"{len(images)} images are too few to train on {fabric.world_size} devices")
-        self.per_epoch = len(images) // (self.batch * fabric.world_size)
-        planned = recipe.epochs * self.per_epoch
-        self.steps = min(planned, recipe.max_steps or planned)
-        self.step, self.epoch = 0, -1
+    sound: Tensor
+    """Whether the last step's gradients were finite; it stays on the device."""
+
+    def __init__(
+        self, recipe: Recipe, images: ImageSet | ImageFiles, fabric: Fabric, machine: Machine | None = None
+    ) -> None:
+        self.recipe, self.fabric, self.machine = recipe, fabric, machine or Machine()
+        self.peers = Peers(fabric.global_rank, fabric.world_size)
         where = Streamed if isinstance(images, ImageFiles) else Resident
         self.images: Resident | Streamed = where(images, recipe, fabric.device)  # type: ignore[arg-type]
+        self.batch = min(recipe.batch_size, len(self.images)) // fabric.world_size  # images on this device
+        if self.batch < 2:
+            raise UserError(f"{len(self.images)} images are too few to train on {fabric.world_size} devices")
+        if self.batch < 2 * self.machine.accumulate:
+            raise UserError(f"a batch of {self.batch} on a device is too small for {self.machine.accumulate} parts")
+        self.per_epoch = len(self.images) // (self.batch * fabric.world_size)
+        planned = recipe.epochs * self.per_epoch
+        self.steps = min(planned, recipe.max_steps or planned)
+        self.step, self.epoch, self.skipped = 0, -1, 0
         net = new_network(recipe)
-        self.learner = new_learner(recipe, net, self.images).to(memory_format=torch.channels_last)
+        self.learner = new_learner(recipe, net, self.images, self.peers).to(memory_format=torch.channels_last)
         optimiser = new_optimiser(recipe.optimiser, self.learner)
         self.model, self.optimiser = fabric.setup(self.learner, optimiser)
         objective, weight_decay = recipe.objective, recipe.optimiser.weight_decay
@@ -82,6 +94,8 @@ class Trainer:
             self.epoch, self.epoch_batches = epoch, self.batches(epoch)
         generator = seeded(self.recipe.seed, self.step, self.fabric.global_rank + 1)
         batch = self.images.batch(self.epoch_batches, number, epoch, generator)
+        if self.peers.count > 1 and len(batch) < self.batch:  # but processes can only gather as many rows from each
+            batch = filled(batch, self.batch)
         if not self.recipe.objective.supervised or batch.labels is None:
             return replace(batch, labels=None)
         return replace(batch, labels=batch.labels.to(self.fabric.device))
@@ -97,25 +111,58 @@ class Trainer:
             passes = [(base, []), *((None, [width]) for width in subs)]
 
         self.learner.update_teacher(self.step / self.steps)
-        parts, targets = [], None
+        shares = split(batch, min(self.machine.accumulate, len(batch)))
+        targets: Sequence[Targets | None] = [None] * len(shares)
+        parts: list[Tensor] = []
+        self.sound = torch.tensor(True, device=self.fabric.device)
         for base_width, sub_widths in passes:
             self.optimiser.zero_grad()
-            losses = self.model(batch.views, base_width, sub_widths, batch.labels, targets)
-            self.fabric.backward(losses.total)
+            losses, found = self.backward(shares, base_width, sub_widths, targets)
+            parts, targets = parts + losses, found
+            self.sound = self.sound & self.finite_gradients()
+            if self.skipped < self.machine.skip_bad_steps and not self.sound:
+                self.skipped += 1
+                break
             self.optimiser.step()
-            targets = losses.targets
-            parts += [part.detach() for part in losses.parts]
-        assert targets is not None
-        self.learner.remember(targets)
+        else:
+            self.learner.remember(*found)
         self.step += 1
         return parts
+
+    def backward(
+        self, shares: list[Batch], base: float | None, subs: list[float], targets: Sequence[Targets | None]
+    ) -> tuple[list[Tensor], list[Targets]]:
+        """Add the gradient of the mean loss over all shares of a batch; the losses, and the targets of each share."""
+        weights = [len(share) / sum(map(len, shares)) for share in shares]
+        mean: list[Tensor] = []
+        found: list[Targets] = []
+        for number, (share, weight, target) in enumerate(zip(shares, weights, targets, strict=True), start=1):
+            # Processes exchange their gradients once, after the last share.
+            with self.fabric.no_backward_sync(self.model, enabled=number < len(shares)):
+                with SyncedBatchNorm(self.peers) if self.machine.sync_bn else nullcontext():
+                    losses = self.model(share.views, base, subs, share.labels, target)
+                self.fabric.backward(weight * losses.total)
+            parts = [weight * part.detach() for part in losses.parts]
+            mean = [one + other for one, other in zip(mean, parts, strict=True)] if mean else parts
+            found.append(losses.targets)
+        return mean, found
+
+    def finite_gradients(self) -> Tensor:
+        """The same on every process, since they have exchanged their gradients."""
+        if getattr(self.fabric.strategy.precision, "scaler", None):  # which skips steps on its own: 16-mixed
+            return torch.tensor(True, device=self.fabric.device)
+        gradients = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
+        return get_total_norm(gradients).isfinite()
 
     def state(self) -> dict[str, Any]:
         return {
             "step": self.step,
+            "skipped": self.skipped,
+            "batch": self.batch * self.peers.count,
             "data": self.images.fingerprint(),
             "learner": self.learner.state_dict(),
             "optimiser": self.optimiser.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -124,10 +171,18 @@ class Trainer:
                 f"the images have changed since this run began (now {len(self.images)}): bring back those it was "
                 "started with, or start a new run"
             )
+        batch = self.batch * self.peers.count
+        if state.get("batch", batch) != batch:
+            raise UserError(
+                f"this run was trained on batches of {state['batch']} images, which {self.peers.count} processes would "
+                f"make {batch}: resume it on a number of them that divides the batch"
+            )
         try:
             self.learner.load_state_dict(state["learner"])
             self.optimiser.load_state_dict(state["optimiser"])
-            self.step = state["step"]
+            if state.get("precision"):
+                self.fabric.strategy.precision.load_state_dict(state["precision"])
+            self.step, self.skipped = state["step"], state.get("skipped", 0)
         except (KeyError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"the checkpoint does not fit the run's config.yaml: {str(error).splitlines()[0]}"
@@ -161,7 +216,21 @@ def new_network(recipe: Recipe) -> Slimmable:
     return net
 
 
-def new_learner(recipe: Recipe, net: Slimmable, images: Resident | Streamed) -> Learner:
+def filled(batch: Batch, count: int) -> Batch:
+    """A batch of so many images; the first ones are repeated in the place of damaged ones."""
+    rows = torch.arange(count) % len(batch)
+    views = tuple(channels_last(view[rows.to(view.device)]) for view in batch.views)
+    return Batch(views, batch.indices[rows], None if batch.labels is None else batch.labels[rows])
+
+
+def split(batch: Batch, count: int) -> list[Batch]:
+    """A batch as shares of equal size, give or take one image."""
+    views = zip(*(view.tensor_split(count) for view in batch.views), strict=True)
+    labels = [None] * count if batch.labels is None else batch.labels.tensor_split(count)
+    return [Batch(*share) for share in zip(views, batch.indices.tensor_split(count), labels, strict=True)]
+
+
+def new_learner(recipe: Recipe, net: Slimmable, images: Resident | Streamed, peers: Peers) -> Learner:
     objective, classes, frozen = recipe.objective, 0, None
     if objective.supervised:
         if images.labels is None:
@@ -169,7 +238,7 @@ def new_learner(recipe: Recipe, net: Slimmable, images: Resident | Streamed) -> 
         classes = 1 + int(images.labels.max())
     if objective.frozen_teacher and recipe.teacher:
         frozen = load_teacher(recipe.teacher, recipe.views.size)
-    return Learner(net, objective, recipe.views.size, classes, frozen)
+    return Learner(net, objective, recipe.views.size, classes, frozen, peers)
 
 
 def new_optimiser(settings: Optimiser, module: nn.Module) -> torch.optim.Optimizer:

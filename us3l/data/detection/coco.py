@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
-from us3l.data.detection.masks import decode_mask
+from us3l.data.decode import MOST_PIXELS
+from us3l.data.detection.masks import run_lengths
 from us3l.data.detection.scenes import Box, Instance, Scene, SceneSet, with_area
 from us3l.errors import UserError
+from us3l.files import finite, parse_json, read_bytes
 
+LARGEST = 2**32  # bytes of an annotation file; COCO's own has 2**29
+LONGEST_OUTLINE = 2**22  # pixels
 PREFIX = "instances_"
 
 
@@ -55,8 +57,8 @@ class _Reader:
         if not self.images.is_dir():
             raise UserError(f"{self.path} is there, but not its images: there is no folder {self.images}")
         try:
-            whole = json.loads(self.path.read_bytes())
-        except (OSError, ValueError, RecursionError, MemoryError) as error:
+            whole = parse_json(read_bytes(self.path, LARGEST))
+        except (ValueError, MemoryError) as error:
             raise self.wrong(f"cannot be read: {error}") from None
         if not isinstance(whole, dict):
             raise self.wrong("holds no JSON object")
@@ -78,7 +80,9 @@ class _Reader:
         scenes, skipped = [], []
         for number, image in images.items():
             path = self.images / self.file_name(image)
-            if path.is_file():
+            if sizes[number][0] * sizes[number][1] > MOST_PIXELS:
+                skipped.append(f"{path}: {sizes[number][0]}x{sizes[number][1]} are more than {MOST_PIXELS:,} pixels")
+            elif path.is_file():
                 scenes.append(Scene(number, path, sizes[number], with_area(found[number])))
             else:
                 skipped.append(f"{path}: there is no such image")
@@ -135,29 +139,41 @@ def as_box(values: list[float]) -> Box:
 
 
 def _numbers(values: Any) -> TypeGuard[list[float]]:
-    return isinstance(values, list) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) for value in values
-    )
+    return isinstance(values, list) and all(finite(value) for value in values)
 
 
 def _polygons(segmentation: Any, size: tuple[int, int]) -> bool:
     """Whether these are polygons near their image. Far from it, drawing them would take any amount of memory."""
     far = 2 * max(size)
     return isinstance(segmentation, list) and all(
-        _numbers(points) and len(points) >= 6 and len(points) % 2 == 0 and all(-far <= p <= far for p in points)
+        _numbers(points)
+        and len(points) >= 6
+        and len(points) % 2 == 0
+        and all(-far <= p <= far for p in points)
+        and _short(points, far)
         for points in segmentation
     )
 
 
+def _short(points: list[float], far: int) -> bool:
+    """Whether an outline is no longer than any object's; drawing takes memory for each pixel of its length."""
+    if len(points) * far <= LONGEST_OUTLINE:
+        return True
+    x, y = points[::2], points[1::2]
+    ends = zip(x, x[1:] + x[:1], y, y[1:] + y[:1], strict=True)
+    return sum(max(abs(left - right), abs(top - bottom)) for left, right, top, bottom in ends) <= LONGEST_OUTLINE
+
+
 def _run_lengths(segmentation: Any, size: tuple[int, int]) -> bool:
-    """Whether these are run lengths within their image; in their compressed form, as far as pycocotools can tell."""
+    """Whether these are run lengths of just their image, written out or compressed."""
     if not isinstance(segmentation, dict) or segmentation.get("size") != [size[1], size[0]]:
         return False
     counts = segmentation.get("counts")
-    if not isinstance(counts, str):
-        return _numbers(counts) and all(n >= 0 for n in counts) and sum(counts) == size[0] * size[1]
-    try:
-        decode_mask(segmentation, size[1], size[0])
-    except ValueError:
+    if isinstance(counts, str):
+        try:
+            counts = run_lengths(counts)
+        except ValueError:
+            return False
+    if not isinstance(counts, list) or not all(type(number) is int and number >= 0 for number in counts):
         return False
-    return True
+    return sum(counts) == size[0] * size[1]

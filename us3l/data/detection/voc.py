@@ -14,8 +14,10 @@ from us3l.data.catalogue import IMAGE_SUFFIXES
 from us3l.data.decode import Damaged
 from us3l.data.detection.scenes import Instance, Scene, SceneSet, with_area
 from us3l.errors import UserError
+from us3l.files import read_bytes
 
 FOLDERS = ("JPEGImages", "Annotations", "ImageSets/Main")
+LARGEST = 2**24  # bytes of one image's annotation
 Part = tuple[Path, str]
 """A folder of this layout and one of its splits."""
 
@@ -82,7 +84,7 @@ def _read(parts: Iterable[Part]) -> tuple[list[Annotated], list[str]]:
     found, skipped = [], []
     for root, split in parts:
         images = {path.stem: path for path in sorted((root / "JPEGImages").iterdir()) if _is_image(path)}
-        listing = (root / "ImageSets/Main" / f"{split}.txt").read_text(encoding="utf-8", errors="replace")
+        listing = read_bytes(root / "ImageSets/Main" / f"{split}.txt").decode(errors="replace")
         for name in filter(None, map(str.strip, listing.splitlines())):
             annotation = root / "Annotations" / f"{name}.xml"
             try:
@@ -101,9 +103,9 @@ def _is_image(path: Path) -> bool:
 def read_annotation(path: Path) -> tuple[tuple[int, int] | None, list[tuple[str, Instance]]]:
     """Size and objects of one image."""
     try:
-        root = parse_xml(path.read_bytes())
-    except OSError as error:
-        raise Damaged(error.strerror or str(error)) from None
+        root = parse_xml(read_bytes(path, LARGEST))
+    except UserError as error:
+        raise Damaged(str(error)) from None
     except expat.ExpatError as error:
         raise Damaged(f"not valid XML ({error})") from None
     sizes = [_number_in(root, f"size/{side}", 0) for side in ("width", "height")]

@@ -1,0 +1,68 @@
+"""Evaluating and calibrating many widths."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+import us3l
+from benchmarks.networks import slimmable
+from benchmarks.timing import Row, best_seconds
+from us3l.data.sources import ImageSet
+from us3l.evaluation.evaluate import NINE_WIDTHS, evaluate, evaluate_paper
+from us3l.evaluation.protocols import paper_probe
+from us3l.slimmable import batch_norms
+
+IMAGES, CLASSES = 2000, 100
+CALIBRATED = 200
+
+
+def rows() -> Iterator[Row]:
+    yield probes()
+    yield calibration()
+
+
+def probes() -> Row:
+    """Of nine widths, base 16. Two epochs of the paper's hundred are run, and the rest extrapolated."""
+    torch.manual_seed(0)
+    net = us3l.create("resnet18", stem="cifar", base=16).to(memory_format=torch.channels_last)
+    images = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8)
+    labels = torch.arange(IMAGES) % CLASSES
+    names = [str(label) for label in range(CLASSES)]
+    train, test = (ImageSet("noise", part, labels, names) for part in (images, images.flip(3)))
+    us3l.calibrate(net, torch.randn(64, 3, 32, 32), NINE_WIDTHS)
+    started = time.perf_counter()
+    evaluate(net, train, test, NINE_WIDTHS, floor=False)
+    fast = time.perf_counter() - started
+
+    def epochs(count: int) -> float:
+        started = time.perf_counter()
+        evaluate_paper(net, train, test, NINE_WIDTHS, training=replace(paper_probe(32), epochs=count))
+        return time.perf_counter() - started
+
+    one, three = epochs(1), epochs(3)
+    an_epoch = (three - one) / 2
+    whole = one + 99 * an_epoch
+    what = f"linear probe of nine widths, {IMAGES:,} images: times as fast as the paper's protocol"
+    return Row(what, fast, whole, "s", 30, "at least", f"an epoch of the paper's takes {an_epoch:.1f} s")
+
+
+def calibration() -> Row:
+    """All 90 widths, against a plain pass for each."""
+    net = slimmable("resnet18")
+    images = torch.randn(CALIBRATED, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+
+    @torch.no_grad()
+    def plainly() -> None:
+        for width in net.widths:
+            network = net.family(width).to(memory_format=torch.channels_last).train()
+            for norm in batch_norms(network).values():
+                norm.momentum = None  # a cumulative mean
+            network(images)
+
+    best = best_seconds({"ours": lambda: us3l.calibrate(net, images), "rival": plainly}, turns=1)
+    what = f"calibrating {len(net.widths)} widths on {CALIBRATED} images: times as fast as plain passes"
+    return Row(what, best["ours"], best["rival"], "s", 1, "at least")

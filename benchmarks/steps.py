@@ -1,0 +1,166 @@
+"""Whole steps of training: US3L against SimCLR written directly on torchvision."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torchvision
+from lightning_fabric import Fabric
+from torch import nn
+from torch.nn import functional as F
+
+import us3l
+from benchmarks.timing import Row, best_seconds
+from us3l.data.sources import ImageSet
+from us3l.data.views import two_views
+from us3l.evaluation.evaluate import NINE_WIDTHS
+from us3l.objective.learner import Targets, detached
+from us3l.training.recipes import CIFAR
+from us3l.training.trainer import Trainer
+
+STEPS = 8  # two in each quarter of the schedule
+BATCH = 64
+
+
+def rows() -> Iterator[Row]:
+    yield from against_simclr()
+    yield other_work()
+    yield memory()
+
+
+def trainer(batch: int = BATCH, steps: int = STEPS) -> Trainer:
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (batch * 2, 3, 32, 32), dtype=torch.uint8)
+    recipe = replace(CIFAR, batch_size=batch, epochs=steps, max_steps=steps)
+    return Trainer(recipe, ImageSet("noise", images), Fabric(accelerator="cpu"))
+
+
+def simclr_step(network: nn.Module, features: int, batch: int = BATCH) -> Callable[[], None]:
+    """A plain training step, with the views made as ours are."""
+    hidden = CIFAR.objective.hidden
+    projector = nn.Sequential(
+        nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, CIFAR.objective.dim)
+    )
+    model = nn.Sequential(network, projector).train().to(memory_format=torch.channels_last)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    images = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
+    generator = torch.Generator().manual_seed(0)
+
+    def step() -> None:
+        views = two_views(images, CIFAR.views, generator)
+        z = F.normalize(torch.cat([model(view.contiguous(memory_format=torch.channels_last)) for view in views]), dim=1)
+        logits = z @ z.T / 0.5
+        logits.fill_diagonal_(float("-inf"))
+        loss = F.cross_entropy(logits, torch.arange(2 * batch).roll(batch))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+
+    return step
+
+
+def torchvision_resnet18() -> nn.Module:
+    network = torchvision.models.resnet18()
+    network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    network.maxpool, network.fc = nn.Identity(), nn.Identity()
+    return network
+
+
+def against_simclr() -> Iterator[Row]:
+    ours = trainer()
+    net = us3l.create("resnet18", stem="cifar")
+    rivals: dict[str, Callable[[], object]] = {"simclr": simclr_step(torchvision_resnet18(), 512)}
+    for width in NINE_WIDTHS:
+        native = net.carve(width).train()
+        channels = native(torch.zeros(2, 3, 32, 32)).shape[1]
+        rivals[f"alone {width}"] = simclr_step(native, channels)
+
+    def at(step: int) -> None:
+        ours.step = step
+        ours.train_step()
+
+    rivals |= {f"us3l {step}": partial(at, step) for step in range(STEPS)}
+    best = best_seconds(rivals, turns=2)
+    step = sum(best[f"us3l {number}"] for number in range(STEPS)) / STEPS
+    alone = sum(best[f"alone {width}"] for width in NINE_WIDTHS)
+    what = f"resnet18, batch {BATCH}"
+    yield Row(f"US3L step, mean over the schedule / SimCLR on torchvision ({what})", step, best["simclr"], "s", 2.1)
+    yield Row(f"US3L, all widths at once / SimCLR at nine widths one by one ({what})", step, alone, "s", 0.55)
+
+
+def other_work(batch: int = 128) -> Row:
+    """All that is no network's forward or backward, each part timed by itself, against the step in which it lies."""
+    one = trainer(batch, steps=4)
+    one.step = 3  # in the last quarter: three widths
+    one.train_step()
+    objective, learner = one.recipe.objective, one.learner
+    z = tuple(torch.randn(batch, objective.dim, requires_grad=True) for _ in range(2))
+    targets = Targets(detached(z), detached(z))
+
+    def losses() -> None:
+        total = learner.base_loss(*learner.base_pair(z, targets), None)
+        outputs, wanted = learner.sub_pair(z, targets)
+        for _ in range(2):
+            total = total + learner.sub_loss(outputs, wanted, None)
+        total.backward()
+
+    def views() -> None:
+        one.step = 3
+        one.take_batch()
+
+    def step() -> None:
+        one.step = 3
+        one.train_step()
+
+    parts: dict[str, Callable[[], object]] = {
+        "views": views,
+        "losses": losses,
+        "teacher": learner.update_teacher,
+        "optimiser and regulariser": one.optimiser.step,
+    }
+    best = best_seconds({"step": step, **parts}, turns=3)
+    spent = sum(best[name] for name in parts)
+    note = ", ".join(f"{name} {best[name] * 1e3:.0f} ms" for name in parts)
+    return Row(
+        f"what is no network's work / US3L step (resnet18, batch {batch})", spent, best["step"], "s", 0.08, note=note
+    )
+
+
+def memory() -> Row:
+    """The peak of a process, less what it takes before the first step."""
+    ours, rival = peak("us3l"), peak("simclr")
+    return Row(f"peak memory of a US3L step / a SimCLR step (resnet18, batch {BATCH})", ours, rival, "MB", 1.6)
+
+
+def peak(which: str) -> float:
+    command = [sys.executable, "-m", "benchmarks.steps", which]
+    return float(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def measure_peak(which: str) -> float:
+    import resource
+
+    def used() -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    step: Callable[[], object]
+    if which == "simclr":
+        step = simclr_step(torchvision_resnet18(), 512)
+    else:
+        one = trainer()
+        one.step = STEPS - 2
+        step = one.train_step
+    before = used()
+    step()
+    step()
+    return used() - before
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_peak(sys.argv[1])))

@@ -1,0 +1,221 @@
+"""The kinds of files that us3l reads: how to make good ones, and how they are read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from lightning_fabric import Fabric
+from PIL import Image
+
+import us3l
+from us3l.data.decode import Damaged
+from us3l.data.detection.examples import example
+from us3l.data.detection.masks import encode_mask
+from us3l.data.detection.sources import load as load_scenes
+from us3l.data.sources import load
+from us3l.deploy.bundle import Bundle, Entry, checksum, read_bundle, write_bundle
+from us3l.deploy.profile import read_device_profile, read_profile
+from us3l.evaluation.linear import Probe
+from us3l.evaluation.probes import load_probes, save_probes
+from us3l.evaluation.results import WidthResult, from_json, to_json
+from us3l.files import read_json, write_json
+from us3l.training.checkpoint import load_checkpoint, save_checkpoint
+from us3l.training.recipes import MINI, Network
+from us3l.training.run import Run, RunConfig
+from us3l.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Kind:
+    make: Callable[[Path], None]
+    """Write good files into a folder."""
+    read: Callable[[Path], object]
+    """Read them as the commands do; whatever is wrong with them is a `UserError`."""
+    changed: str
+    """Which of the files are changed: a pattern."""
+
+
+def network() -> us3l.Slimmable:
+    torch.manual_seed(0)
+    return us3l.create("resnet18", stem="cifar", base=8)
+
+
+def make_model(folder: Path) -> None:
+    net = network()
+    us3l.calibrate(net, torch.randn(8, 3, 8, 8), widths=[1.0, 0.5])
+    net.metadata = {"preprocessing": {"size": 8}}
+    net.save(folder)
+
+
+def read_model(folder: Path) -> None:
+    net = us3l.load(folder)
+    net.canonical(1.0)
+
+
+def recipe_trainer() -> Trainer:
+    small = replace(MINI.objective, hidden=8, predictor=8, dim=8)
+    recipe = replace(MINI, network=Network(base=8), objective=small, views=replace(MINI.views, size=8), batch_size=8)
+    return Trainer(recipe, load("digits", limit=16), Fabric(accelerator="cpu"))
+
+
+class Checkpoints:
+    """One trainer for all files: building it takes longer than reading them."""
+
+    trainer: Trainer | None = None
+
+    def make(self, folder: Path) -> None:
+        save_checkpoint(folder, recipe_trainer().state())
+
+    def read(self, folder: Path) -> None:
+        self.trainer = self.trainer or recipe_trainer()
+        state, _ = load_checkpoint(folder)
+        self.trainer.load_state(state)
+
+
+def make_config(folder: Path) -> None:
+    Run(folder / "run").start(RunConfig(recipe=MINI))
+
+
+def make_results(folder: Path) -> None:
+    found = [WidthResult(width, 1000, 2000, knn=50.0, linear=60.0) for width in (1.0, 0.5)]
+    write_json(folder / "digits.json", {"widths": to_json(found)})
+
+
+def make_probes(folder: Path) -> None:
+    probes = {width: Probe(torch.randn(3, 4), torch.zeros(3)) for width in (1.0, 0.5)}
+    save_probes(folder / "digits.safetensors", probes, ["a", "b", "c"], "digits")
+
+
+def make_bundle(folder: Path) -> None:
+    (folder / "net.onnx").write_bytes(b"network")
+    entry = Entry(0.5, "onnx", False, {"net.onnx": checksum(folder / "net.onnx")}, 10, 20, 7, 3, None, ["a", "b", "c"])
+    preprocessing = {"size": 8, "mean": [0.5] * 3, "std": [0.2] * 3}
+    write_bundle(Bundle(folder, "resnet18", preprocessing, [entry]))
+
+
+PROFILE_NET = network()
+
+
+def make_profile(folder: Path) -> None:
+    rows = [{"width": w, "backend": "torch", "batch": 1, "p50_ms": 2.0, "p95_ms": 3.0} for w in (1.0, 0.5)]
+    costs = [{"width": w, "params": 10, "macs": 20, "bytes": 40, "memory": 40} for w in (1.0, 0.5)]
+    write_json(
+        folder / "profile.json", {"image_size": 8, "costs": costs, "latencies": rows, "machine": {"cpu": "some"}}
+    )
+    write_json(folder / "device.json", {"latencies": rows})
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    (folder / "device.csv").write_text(text.getvalue())
+
+
+def read_profiles(folder: Path) -> None:
+    read_profile(folder)
+    for name in ("device.json", "device.csv"):
+        read_device_profile(PROFILE_NET, folder / name)
+
+
+def picture(number: int, side: int = 12) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(number).integers(0, 256, (side, side, 3), np.uint8))
+
+
+def encoded(number: int, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    picture(number).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def make_images(folder: Path) -> None:
+    for suffix in ("png", "jpg", "gif", "webp", "tif", "bmp", "ppm"):
+        picture(0).save(folder / f"image.{suffix}")
+    picture(1).convert("RGBA").save(folder / "alpha.png")
+    picture(1).convert("P").save(folder / "palette.png")
+    Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8)).save(folder / "deep.png")
+    picture(2).save(folder / "packed.tif", compression="tiff_lzw")
+
+
+def make_parquet(folder: Path) -> None:
+    rows = [{"bytes": encoded(number), "path": f"{number}.png"} for number in range(6)]
+    names = {"info": {"features": {"label": {"names": ["a", "b"]}}}}
+    table = pa.table({"image": rows, "label": [0, 1] * 3}).replace_schema_metadata({"huggingface": json.dumps(names)})
+    pq.write_table(table, folder / "train.parquet", row_group_size=4)
+    pq.write_table(pa.table({"image": [encoded(7)] * 3, "label": ["x", "y", "x"]}), folder / "other.parquet")
+
+
+def make_shards(folder: Path) -> None:
+    with tarfile.open(folder / "x.tar", "w") as archive:
+        for number in range(4):
+            for ending, content in (("png", encoded(number)), ("cls", b"%d" % (number % 2)), ("json", b'{"label": 1}')):
+                member = tarfile.TarInfo(("x" * 120 if number == 3 else "") + f"{number}.{ending}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+
+def make_coco(folder: Path) -> None:
+    mask = np.zeros((12, 12), bool)
+    mask[2:9, 3:7] = True
+    outline = [[2, 2, 9, 2, 9, 9, 2, 9]]
+    counts = {"size": [12, 12], "counts": [20, 4, 120]}
+    for split in ("train", "val"):
+        (folder / split).mkdir()
+        picture(0).save(folder / split / "1.png")
+        annotations = [
+            {"id": number, "image_id": 1, "category_id": 7, "bbox": [2, 2, 7, 7], "area": 30, "iscrowd": 0,
+             "segmentation": shape}
+            for number, shape in enumerate((outline, counts, encode_mask(mask)))
+        ]  # fmt: skip
+        whole = {
+            "images": [{"id": 1, "file_name": "1.png", "width": 12, "height": 12}],
+            "categories": [{"id": 7, "name": "cat"}],
+            "annotations": annotations,
+        }
+        write_json(folder / "annotations" / f"instances_{split}.json", whole)
+
+
+def make_voc(folder: Path) -> None:
+    for name in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (folder / name).mkdir(parents=True)
+    for name, split in (("1", "trainval"), ("2", "test")):
+        picture(0).save(folder / "JPEGImages" / f"{name}.png")
+        box = "<bndbox><xmin>2</xmin><ymin>3</ymin><xmax>9</xmax><ymax>8</ymax></bndbox>"
+        size = "<size><width>12</width><height>12</height></size>"
+        one = f"<object><name>cat</name><difficult>0</difficult>{box}</object>"
+        (folder / "Annotations" / f"{name}.xml").write_text(f"<annotation>{size}{one}{one}</annotation>")
+        (folder / "ImageSets/Main" / f"{split}.txt").write_text(f"{name}\n")
+
+
+def read_scenes(folder: Path) -> None:
+    for part in load_scenes(folder):
+        for scene in part.scenes:
+            with suppress(Damaged):
+                example(scene, masks=part.has_masks)
+
+
+CHECKPOINTS = Checkpoints()
+KINDS = {
+    "model": Kind(make_model, read_model, "[mw]*"),
+    "statistics": Kind(make_model, read_model, "statistics.safetensors"),
+    "checkpoint": Kind(CHECKPOINTS.make, CHECKPOINTS.read, "*.pt"),
+    "config": Kind(make_config, lambda folder: Run(folder / "run").config(), "run/config.yaml"),
+    "results": Kind(make_results, lambda folder: from_json(read_json(folder / "digits.json").get("widths")), "*"),
+    "probes": Kind(make_probes, lambda folder: load_probes(folder / "digits.safetensors"), "*"),
+    "bundle": Kind(make_bundle, read_bundle, "*"),
+    "profile": Kind(make_profile, read_profiles, "*"),
+    "image": Kind(make_images, lambda folder: load(folder, "all", 8), "*"),
+    "parquet": Kind(make_parquet, lambda folder: load(folder, "all", 8), "*"),
+    "shards": Kind(make_shards, lambda folder: load(folder, "all", 8), "*"),
+    "coco": Kind(make_coco, read_scenes, "annotations/*.json"),
+    "voc": Kind(make_voc, read_scenes, "Annotations/*.xml"),
+}

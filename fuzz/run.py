@@ -1,0 +1,133 @@
+"""Reading changed files in a process of its own, within limits of time and memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import shutil
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+from fuzz.kinds import KINDS, Kind
+from fuzz.mutate import mutated
+from us3l.errors import UserError
+
+MEMORY = 2**32  # bytes that a reader may ask for at all
+SECONDS = 20.0  # for one file
+
+Outcome = Literal["accepted", "refused", "unexpected error", "too slow", "died"]
+
+
+@dataclass
+class Report:
+    kind: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    unexpected: dict[str, int] = field(default_factory=dict)
+    """What else happened, and the number of the first file that did it."""
+    most_memory: int = 0
+    """The most that reading one file took, in bytes."""
+    longest: float = 0.0
+    """Seconds for one file."""
+
+
+def changed_file(kind: Kind, name: str, seed: int, number: int, good: Path, folder: Path) -> None:
+    """Copy the good files, one of them changed; which and how depends on the numbers alone."""
+    random = Random(f"{name}/{seed}/{number}")
+    paths = sorted(path for path in good.glob(kind.changed) if path.is_file())
+    chosen = random.choice(paths)
+    shutil.rmtree(folder, ignore_errors=True)
+    if kind is KINDS["image"]:  # the others would be good
+        folder.mkdir()
+    else:
+        shutil.copytree(good, folder)
+    target = folder / chosen.relative_to(good)
+    target.write_bytes(mutated(chosen.read_bytes(), chosen.suffix, random))
+
+
+def outcome_of(kind: Kind, folder: Path) -> tuple[Outcome, str]:
+    try:
+        kind.read(folder)
+    except UserError as error:
+        lines = str(error).splitlines()
+        if isinstance(error.__context__, MemoryError):
+            return "unexpected error", "more memory than allowed"
+        return ("refused", "") if len(lines) == 1 else ("unexpected error", f"a message of {len(lines)} lines")
+    except Exception as error:
+        return "unexpected error", f"{type(error).__name__}: {str(error)[:120]}"
+    return "accepted", ""
+
+
+def run(name: str, count: int, seed: int) -> Report:
+    """Read so many changed files of a kind."""
+    report = Report(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        good = Path(temporary) / "good"
+        good.mkdir()
+        KINDS[name].make(good)
+        KINDS[name].read(good)  # what is not changed is accepted
+        number = 0
+        while number < count:
+            number = _run_some(report, good, Path(temporary) / "changed", seed, number, count)
+    return report
+
+
+def _run_some(report: Report, good: Path, folder: Path, seed: int, first: int, count: int) -> int:
+    """Read files until all are done or one did not end well; returns the number of the next."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    reader = context.Process(target=_read_files, args=(report.kind, good, folder, seed, first, count, theirs))
+    reader.start()
+    theirs.close()
+    number = first
+    try:
+        while number < count:
+            if not ours.poll(SECONDS):
+                reader.kill()
+                _note(report, "too slow", f"more than {SECONDS:g} s", number)
+                return number + 1
+            outcome, what, memory, seconds = ours.recv()
+            _note(report, outcome, what, number)
+            report.most_memory, report.longest = max(report.most_memory, memory), max(report.longest, seconds)
+            number += 1
+    except EOFError:
+        reader.join()
+        _note(report, "died", f"exit code {reader.exitcode}", number)
+        return number + 1
+    finally:
+        reader.join()
+        ours.close()
+    return number
+
+
+def _note(report: Report, outcome: Outcome, what: str, number: int) -> None:
+    report.outcomes[outcome] += 1
+    if what:
+        report.unexpected.setdefault(f"{outcome}: {what}", number)
+
+
+def _read_files(name: str, good: Path, folder: Path, seed: int, first: int, count: int, to: Connection) -> None:
+    kind = KINDS[name]
+    kind.read(good)  # what a first reading leaves in memory is no file's fault
+    resource.setrlimit(resource.RLIMIT_DATA, (_memory("VmData") + MEMORY,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number in range(first, count):
+        changed_file(kind, name, seed, number, good, folder)
+        before = _reset_peak()
+        began = time.perf_counter()
+        outcome, what = outcome_of(kind, folder)
+        to.send((outcome, what, _memory("VmHWM") - before, time.perf_counter() - began))
+
+
+def _reset_peak() -> int:
+    Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
+def _memory(name: str) -> int:
+    return 1024 * int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])

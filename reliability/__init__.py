@@ -1,0 +1,1 @@
+"""Faults on purpose, too many or too slow for the tests; see docs/reliability.md. The tests run small versions."""

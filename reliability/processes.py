@@ -1,0 +1,114 @@
+"""A few steps of several methods, by one process or by two that share each batch.
+
+    python -m reliability.processes FOLDER COUNT FILE [CASE ...]
+
+trains on the images in a folder and keeps losses, indices and parameters after the steps of each case in a file.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from reliability.children import end_of, start
+from us3l.data.sources import find
+from us3l.training.loop import make_fabric
+from us3l.training.recipes import MINI, Network, Optimiser, Recipe
+from us3l.training.run import Machine, RunConfig
+from us3l.training.trainer import Trainer
+
+STEPS = 3
+SMALL = replace(
+    MINI,
+    network=Network(base=8),
+    objective=replace(MINI.objective, hidden=16, predictor=16, dim=8, queue=24, max_first=False, samples=2),
+    optimiser=Optimiser(lr=0.05),
+    views=replace(MINI.views, size=8),
+    batch_size=8,
+    max_steps=STEPS,
+)
+VIT = replace(SMALL, network=Network("vit_tiny", base=12, heads=1, depth=2, patch=4))
+SYNCED = {"sync_bn": True}
+CASES: dict[str, tuple[Recipe, dict[str, Any]]] = {
+    "vit": (VIT, {}),
+    "vit simclr": (VIT.with_method("us-simclr"), {}),
+    "simclr": (SMALL.with_method("us-simclr"), SYNCED),
+    "per width": (replace(SMALL, objective=replace(SMALL.objective, update="per-width")), SYNCED),
+    "moco v3": (SMALL.with_method("us3l-mocov3"), SYNCED),
+    "queue": (replace(SMALL, objective=replace(SMALL.objective, base_loss="moco")), SYNCED),
+    "supervised": (SMALL.with_method("us-net"), SYNCED),
+    "accumulated": (VIT.with_method("us-byol"), {"accumulate": 2}),
+    "shards": (SMALL.with_method("us-simsiam"), {}),
+}
+"""What two processes train, and how. One process does the same in one piece; but `shards` in two, for the mean of both
+halves of a batch, each with its own batch norm, is what two processes are to compute."""
+ALONE: dict[str, dict[str, Any]] = {"shards": {"accumulate": 2}}
+
+
+def run_case(name: str, folder: str, fabric: Fabric) -> dict[str, Any]:
+    recipe, settings = CASES[name]
+    machine = Machine("cpu", **(settings if fabric.world_size > 1 else ALONE.get(name, {})))
+    trainer = Trainer(recipe, find(folder, "all"), fabric, machine)
+    if recipe.network.backbone.startswith("vit"):  # which has no batch norm, but its heads do
+        for head in (trainer.learner.projector, trainer.learner.h, trainer.learner.g, trainer.learner.teacher):
+            without_norms(head)
+    losses, indices = [], []
+    for _ in range(STEPS):
+        epoch, number = divmod(trainer.step, trainer.per_epoch)
+        indices.append(trainer.peers.gather(trainer.batches(epoch)[number]))
+        losses.append(fabric.all_reduce(torch.stack(trainer.train_step()), reduce_op="mean"))
+    return {"losses": losses, "indices": indices, "learner": trainer.learner.state_dict()}
+
+
+def without_norms(module: nn.Module | None) -> None:
+    for parent in [] if module is None else module.modules():
+        for name, child in parent.named_children():
+            if isinstance(child, nn.BatchNorm1d):
+                setattr(parent, name, nn.Identity())
+
+
+def run_cases(names: list[str], folder: str, file: Path) -> int:
+    """In double precision, in which rounding cannot grow into a difference within a few steps."""
+    torch.set_num_threads(1)
+    fabric = make_fabric(RunConfig(folder, SMALL, Machine("cpu", precision="64-true")))  # type: ignore[arg-type]
+    fabric.launch()
+    found = {name: run_case(name, folder, fabric) for name in names}
+    if fabric.is_global_zero:
+        torch.save(found, file)
+    return 0
+
+
+def main() -> int:
+    folder, count, file, names = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:] or list(CASES)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    children = [
+        start(lambda: run_cases(names, folder, file), file.with_suffix(f".{rank}.log"), as_torchrun(rank, count, port))
+        for rank in range(count)
+    ]
+    return max(map(abs, map(end_of, children)))
+
+
+def as_torchrun(rank: int, count: int, port: int) -> dict[str, str]:
+    """The environment that torchrun gives its workers on one machine."""
+    values: dict[str, object] = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "GROUP_RANK": 0,
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+    }
+    values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none"}
+    return {name: str(value) for name, value in values.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Folders of image files, labelled by sub-folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import compress
+from pathlib import Path
+
+import numpy as np
+
+from us3l.data.catalogue import IMAGE_SUFFIXES, Catalogue, encode_labels, split_names
+from us3l.data.decode import Encoded
+from us3l.data.index import Index, indexed, status
+from us3l.data.names import Names
+from us3l.errors import UserError
+
+
+def open_folder(root: Path) -> Catalogue | None:
+    """All images below a folder; None if there are none. What was found in a large folder is kept for the next time."""
+    index = indexed(root, "folder", lambda: _index(root), lambda index: len(index.arrays["labels"]))
+    arrays = index.arrays
+    if not len(arrays["labels"]):
+        return None
+    names = Names(arrays["text"], arrays["ends"])
+    return listed(root, names, arrays["labels"], index.values["classes"], arrays.get("in_test"))
+
+
+def open_image(path: Path) -> Catalogue:
+    """A single image."""
+    return listed(path.parent, Names.packed([path.name]), np.array([-1]), [], None)
+
+
+def listed(root: Path, names: Names, labels: np.ndarray, classes: list[str], in_test: np.ndarray | None) -> Catalogue:
+    """Image files below `root`."""
+    files = _Files(root, names)
+    return Catalogue(files.name, files.read, labels, classes, in_test)
+
+
+@dataclass(frozen=True)
+class _Files:
+    root: Path
+    names: Names
+
+    def name(self, index: int) -> str:
+        return self.names[index]
+
+    def read(self, indices: np.ndarray) -> Iterator[Encoded]:
+        return (self.root / self.names[index] for index in indices)
+
+
+def _index(root: Path) -> Index:
+    names, witnesses, statuses = _listing(root)
+    names, in_test, depth = _parts(names)
+    labels, classes = encode_labels(_folder_at(depth, name) for name in names)
+    arrays = {"text": names.text, "ends": names.ends, "labels": labels}
+    if in_test is not None:
+        arrays["in_test"] = in_test
+    return Index(arrays, {"classes": classes}, witnesses, statuses)
+
+
+def _parts(names: Names) -> tuple[Names, np.ndarray | None, int]:
+    """The images that are in a split, if there are splits; which are in the test split; how deep classes are."""
+    tops = {_folder_at(0, name) for name in names}
+    train, test = split_names(sorted(top for top in tops if top is not None))
+    if train and test:
+        known = {*train, *test}
+        if tops != known:
+            names = Names.packed(compress(names, (_folder_at(0, name) in known for name in names)))
+        tested = set(test)
+        return names, np.fromiter((_folder_at(0, name) in tested for name in names), bool, len(names)), 1
+    return names, None, 1 if train and tops == set(train) else 0
+
+
+def _folder_at(depth: int, name: str) -> str | None:
+    parts = name.split("/", depth + 1)
+    return parts[depth] if len(parts) > depth + 1 else None
+
+
+def _listing(root: Path) -> tuple[Names, Names, np.ndarray]:
+    """The images below a folder, in order, links followed, without hidden files and folders; and the folders read."""
+    folders: dict[str, os.stat_result] = {}
+    visited: set[tuple[int, int]] = set()
+
+    def entries(below: str) -> Iterator[tuple[str, bool]]:
+        """The images and folders in a folder, the latter marked."""
+        found = os.stat(root / below)
+        if (found.st_dev, found.st_ino) in visited:  # a link to a folder above would never end
+            return
+        visited.add((found.st_dev, found.st_ino))
+        folders[below] = found  # as it was before its names were read
+        here, subfolders = [], set()
+        with os.scandir(root / below) as scanned:
+            for entry in scanned:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    subfolders.add(entry.name)
+                elif not is_image(entry.name):
+                    continue
+                here.append(entry.name)
+        for name in sorted(here):
+            yield below + name, name in subfolders
+
+    def images() -> Iterator[str]:
+        unfinished = [entries("")]
+        while unfinished:
+            for path, is_folder in unfinished[-1]:
+                if is_folder:
+                    unfinished.append(entries(f"{path}/"))
+                    break
+                yield path
+            else:
+                unfinished.pop()
+
+    try:
+        names = Names.packed(images())
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    return names, Names.packed(folders), np.array([status(found) for found in folders.values()], np.int64)
+
+
+def is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES

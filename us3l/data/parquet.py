@@ -1,0 +1,230 @@
+"""Parquet files with a column of encoded images, in the layout of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import pairwise, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from us3l.data.catalogue import Blocks, Catalogue, encode_labels, split_names
+from us3l.data.decode import Encoded
+from us3l.errors import UserError
+
+IMAGE_COLUMNS = ("image", "img")
+LABEL_COLUMNS = ("label", "labels", "fine_label")
+LABELS_AT_ONCE = 2**16
+ROWS_AT_ONCE = 32  # of row groups too large to be kept
+HELD_BYTES = 2**28  # of row groups that a reader keeps for the next batch
+
+
+def open_parquet(files: Sequence[Path]) -> Catalogue:
+    parts = {file: re.split(r"[-_.]", file.name)[0] for file in files}  # train-00000-of-00002.parquet: train
+    train, test = split_names(sorted(set(parts.values())))
+    tables = [_Table(file) for file, part in parts.items() if not (train and test) or part in train + test]
+    counts = [table.rows for table in tables]
+    if not sum(counts):
+        raise UserError(f"{files[0]}: no rows")
+
+    values = (value for table in tables for value in table.labels())
+    classes = tables[0].classes
+    if len(classes) > 1 and all(table.classes == classes for table in tables):
+        labels = np.fromiter((-1 if value is None else value for value in values), np.int64, sum(counts))
+        if labels.max() >= len(classes):
+            raise UserError(f"{files[0]}: label {labels.max()} has no name; the schema names {len(classes)} classes")
+    else:
+        labels, classes = encode_labels(values)
+
+    in_test = np.repeat([parts[table.path] in test for table in tables], counts) if train and test else None
+    joined = _Tables(tables)
+    return Catalogue(joined.name, joined.read, labels, classes, in_test, joined.blocks)
+
+
+class _Tables:
+    """Parquet files, one after the other. The row groups used last are kept, up to `HELD_BYTES`."""
+
+    def __init__(self, tables: Sequence[_Table]) -> None:
+        self.tables = tables
+        self.bounds = np.cumsum([0, *(table.rows for table in tables)])
+        self.kept: OrderedDict[tuple[Path, int], list[Any]] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"kept": OrderedDict()}
+
+    @property
+    def blocks(self) -> Blocks:
+        """Row groups."""
+        starts = [start + table.bounds[:-1] for start, table in zip(self.bounds[:-1], self.tables, strict=True)]
+        return Blocks(np.concatenate(starts), np.concatenate([table.group_bytes for table in self.tables]))
+
+    def name(self, index: int) -> str:
+        place = int(np.searchsorted(self.bounds, index, side="right")) - 1
+        return f"{self.tables[place].path.name} row {index - self.bounds[place]}"
+
+    def read(self, indices: np.ndarray) -> Iterator[Encoded]:
+        for table, (start, end) in zip(self.tables, pairwise(self.bounds), strict=True):
+            rows = indices[(indices >= start) & (indices < end)] - start
+            for group, (first, last) in enumerate(pairwise(table.bounds)):
+                wanted = rows[(rows >= first) & (rows < last)] - first
+                if len(wanted):
+                    yield from self._images(table, group, wanted)
+
+    def _images(self, table: _Table, group: int, rows: np.ndarray) -> Iterator[Encoded]:
+        start = given = 0
+        for column in self._columns(table, group):
+            for row in rows[(rows >= start) & (rows < start + len(column))]:
+                yield column[int(row) - start].as_py()
+                given += 1
+            start += len(column)
+        if given < len(rows):
+            raise table.damaged()
+
+    def _columns(self, table: _Table, group: int) -> Iterator[Any]:
+        """The images of a row group, some rows at a time."""
+        key = table.path, group
+        if key in self.kept:
+            self.kept.move_to_end(key)
+            yield from self.kept[key]
+            return
+        columns, size = [], 0
+        for column in table.columns(group):
+            yield column
+            size += column.nbytes
+            columns.append(column)
+            if size > HELD_BYTES:  # what a file says of its sizes need not be true
+                columns.clear()
+        if columns:
+            self.kept[key] = columns
+            while sum(column.nbytes for columns in self.kept.values() for column in columns) > HELD_BYTES:
+                self.kept.popitem(last=False)
+
+
+class _Table:
+    """A parquet file, read a few rows at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._readable():
+            import pyarrow.parquet as pq
+
+            metadata, schema = pq.read_metadata(path), pq.read_schema(path)
+        self.rows: int = metadata.num_rows
+        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+        self.bounds = np.cumsum([0, *(group.num_rows for group in groups)])
+        if not 0 <= self.rows == self.bounds[-1] <= path.stat().st_size or (np.diff(self.bounds) < 0).any():
+            raise self.damaged()
+        image = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
+        if image is None:
+            raise UserError(f"{path}: no column 'image' or 'img'; it has {', '.join(schema.names)}")
+        leaf = _leaf(schema.field(image))
+        if leaf is None:
+            raise UserError(f"{path}: column '{image}' holds {schema.field(image).type}, not image bytes")
+        self.image_column = leaf
+        # Of all columns: of a damaged file, asking for one column's size can end the process.
+        self.group_bytes = np.array([max(0, group.total_byte_size) for group in groups], np.int64)
+        label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
+        self.label_type = schema.field(label).type if label else None
+        self.label_column = label if label and _is_label(self.label_type) else None
+        self.classes = self._classes(schema)
+
+    @cached_property
+    def file(self) -> Any:
+        """Values that it holds once and repeats are not written out: a small file could become any amount."""
+        import pyarrow.types as kinds
+
+        repeated = [self.image_column]
+        if self.label_column and not kinds.is_integer(self.label_type):
+            repeated.append(self.label_column)
+        return self._open(repeated)
+
+    @cached_property
+    def plain_file(self) -> Any:
+        """Read a few rows at a time, without a list of all values."""
+        return self._open([])
+
+    def _open(self, repeated: list[str]) -> Any:
+        import pyarrow.parquet as pq
+
+        with self._readable():
+            return pq.ParquetFile(self.path, read_dictionary=repeated, buffer_size=2**20)
+
+    def __getstate__(self) -> dict[str, Any]:
+        files = ("file", "plain_file")  # each process opens its own
+        return {name: value for name, value in vars(self).items() if name not in files}
+
+    def _classes(self, schema: Any) -> list[str]:
+        """The names of integer labels, if the schema has them where the Hugging Face Hub puts them."""
+        import pyarrow.types as kinds
+
+        if self.label_column is None or not kinds.is_integer(self.label_type):
+            return []
+        try:
+            metadata = json.loads(schema.metadata[b"huggingface"])
+            return [str(name) for name in metadata["info"]["features"][self.label_column]["names"]]
+        except (KeyError, TypeError, ValueError, RecursionError):
+            return []
+
+    def labels(self) -> Iterator[int | str | None]:
+        """A label a row; None where there is none, or one that is no single class."""
+        import pyarrow as pa
+        import pyarrow.types as kinds
+
+        if self.label_column is None:
+            yield from repeat(None, self.rows)
+            return
+        with self._readable():
+            for batch in self.file.iter_batches(LABELS_AT_ONCE, columns=[self.label_column]):
+                column = batch.column(0)
+                values: list[Any] | None = None
+                if kinds.is_dictionary(column.type):
+                    values, column = column.dictionary.to_pylist(), column.indices
+                for code in column.cast(pa.int64()).to_pylist():
+                    value = None if code is None or code < 0 else code
+                    yield value if values is None or value is None else values[value]
+
+    def columns(self, group: int) -> Iterator[Any]:
+        """The encoded images of a row group: all of a small one, some rows at a time of a large one."""
+        large = min(self.group_bytes[group], self.path.stat().st_size) > HELD_BYTES
+        rows = ROWS_AT_ONCE if large else max(1, int(np.diff(self.bounds)[group]))
+        file = self.plain_file if large else self.file
+        with self._readable():
+            for batch in file.iter_batches(rows, row_groups=[group], columns=[self.image_column]):
+                column = batch.column(0)
+                yield column.field("bytes") if "." in self.image_column else column
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
+            raise self.damaged() from error
+
+    def damaged(self) -> UserError:
+        return UserError(f"{self.path}: not a readable parquet file, or damaged; fetch it again")
+
+
+def _leaf(field: Any) -> str | None:
+    """The column of bytes in a column of images, if there is one."""
+    import pyarrow.types as kinds
+
+    struct = kinds.is_struct(field.type) and field.type.get_field_index("bytes") >= 0
+    kind = field.type.field("bytes").type if struct else field.type
+    if not (kinds.is_binary(kind) or kinds.is_large_binary(kind)):
+        return None
+    return f"{field.name}.bytes" if struct else field.name
+
+
+def _is_label(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    plain = kind.value_type if kinds.is_dictionary(kind) else kind
+    return kinds.is_integer(plain) or kinds.is_string(plain) or kinds.is_large_string(plain)

@@ -1,0 +1,73 @@
+"""When a run goes wrong: what happened, what is left of it, what to do."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from safetensors import SafetensorError
+
+from us3l.errors import UserError
+from us3l.training.checkpoint import load_checkpoint
+from us3l.training.run import Run, RunConfig
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def explained(config: RunConfig, run: Run) -> Iterator[None]:
+    """Turn what the system refuses to a run into an error that says what to do."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if out_of_memory(error):
+            raise UserError(short_of_memory(config, run)) from None
+        if "gloo" in str(error) or isinstance(error, torch.distributed.DistError):
+            raise UserError(f"another process of the run has ended: see what it said; {last_good(run)}") from None
+        raise
+    except (OSError, SafetensorError) as error:
+        if getattr(error, "errno", None) in FULL or any(f"os error {number}" in str(error) for number in FULL):
+            why = error.strerror if isinstance(error, OSError) else "no space left"
+            raise UserError(
+                f"cannot write to {run.folder}: {why}; {last_good(run)}. Make room, then go on with --resume"
+            ) from None
+        raise
+
+
+def out_of_memory(error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        text in str(error) for text in ("can't allocate memory", "out of memory")
+    )
+
+
+def short_of_memory(config: RunConfig, run: Run) -> str:
+    recipe, machine = config.recipe, config.machine
+    lower = "" if machine.precision != "32-true" else ", --precision bf16-mixed"
+    return (
+        f"out of memory with batches of {recipe.batch_size} images of {recipe.views.size} pixels; {last_good(run)}. "
+        f"Go on with --resume and --accumulate {2 * machine.accumulate}{lower}, or start anew with a lower "
+        f"--batch-size, --size, --base or --hidden"
+    )
+
+
+def not_finite(step: int, losses: list[float], config: RunConfig, run: Run) -> str:
+    recipe, machine = config.recipe, config.machine
+    causes = [f"a learning rate that is too high (--lr {recipe.optimiser.lr:g})"]
+    if machine.precision != "32-true":
+        causes.append(f"too short numbers (--precision {machine.precision})")
+    if recipe.objective.temperature < 0.1:
+        causes.append(f"a very low --temperature ({recipe.objective.temperature:g})")
+    return (
+        f"the loss {losses} or its gradients are not finite at step {step}; {last_good(run)}. Likely causes: "
+        f"{', '.join(causes)}. To leave out a few such steps: --resume --skip-bad-steps {machine.skip_bad_steps + 5}"
+    )
+
+
+def last_good(run: Run) -> str:
+    try:
+        step = load_checkpoint(run.checkpoints)[0]["step"]
+    except UserError:
+        return "there is no checkpoint yet"
+    return f"the last good checkpoint, after step {step}, is in {run.checkpoints}"
