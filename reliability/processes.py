@@ -18,7 +18,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from reliability.children import end_of, start
-from us3l.data.sources import find
+from us3l.data.sources import find, load
 from us3l.training.loop import make_fabric
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
 from us3l.training.run import Machine, RunConfig
@@ -38,6 +38,7 @@ VIT = replace(SMALL, network=Network("vit_tiny", base=12, heads=1, depth=2, patc
 SYNCED = {"sync_bn": True}
 CASES: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "vit": (VIT, {}),
+    "in memory": (VIT, {}),
     "vit simclr": (VIT.with_method("us-simclr"), {}),
     "simclr": (SMALL.with_method("us-simclr"), SYNCED),
     "per width": (replace(SMALL, objective=replace(SMALL.objective, update="per-width")), SYNCED),
@@ -55,7 +56,8 @@ ALONE: dict[str, dict[str, Any]] = {"shards": {"accumulate": 2}}
 def run_case(name: str, folder: str, fabric: Fabric) -> dict[str, Any]:
     recipe, settings = CASES[name]
     machine = Machine("cpu", **(settings if fabric.world_size > 1 else ALONE.get(name, {})))
-    trainer = Trainer(recipe, find(folder, "all"), fabric, machine)
+    images = load(folder, "all", size=8) if name == "in memory" else find(folder, "all")
+    trainer = Trainer(recipe, images, fabric, machine)
     if recipe.network.backbone.startswith("vit"):  # which has no batch norm, but its heads do
         for head in (trainer.learner.projector, trainer.learner.h, trainer.learner.g, trainer.learner.teacher):
             without_norms(head)

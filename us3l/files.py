@@ -52,6 +52,7 @@ def locked(folder: Path) -> Iterator[None]:
             raise Taken(
                 f"{folder} is in use by {file.read().strip() or 'another process'}: wait for it to end"
             ) from None
+        os.register_at_fork(after_in_child=file.close)  # else reading workers would hold it after our end
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()

@@ -143,7 +143,7 @@ def test_bad_input_gets_one_clear_line(photos, run, tmp_path, capsys):
     assert "--out" in failing(capsys, "pretrain", photos)
     assert "samples=0" in failing(capsys, "pretrain", photos, "--out", out, "--samples", 0)
     assert "no file" in failing(capsys, "pretrain", photos, "--out", out, "--config", tmp_path / "none.yaml")
-    assert "not a run" in failing(capsys, "pretrain", photos, "--out", tmp_path / "empty", "--resume")
+    assert "not a run" in failing(capsys, "pretrain", "--out", tmp_path / "empty", "--resume")
     assert not out.exists()
 
     before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))

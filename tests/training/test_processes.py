@@ -16,7 +16,7 @@ from us3l.data.stream import Batch
 from us3l.objective.peers import ALONE, SyncedBatchNorm
 from us3l.training.trainer import filled, split
 
-CASES = ["vit simclr", "per width", "queue", "accumulated", "shards"]
+CASES = ["in memory", "vit simclr", "per width", "queue", "accumulated", "shards"]
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return run(arguments[0], arguments[1:])
     except UserError as error:
-        print(f"us3l: {error}", file=sys.stderr)
+        print(f"us3l: {' '.join(str(error).split())}", file=sys.stderr)  # names may hold line breaks
         return 2
     except KeyboardInterrupt:
         print("us3l: interrupted", file=sys.stderr)

@@ -6,7 +6,7 @@ lists of images that need an operation are known without asking the device. Each
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +38,11 @@ class Draws:
     """N, bool."""
     sigma: Tensor
     """N: of the blur, 0 where there is none."""
+
+    def rows(self, chosen: slice) -> "Draws":
+        """What was drawn for some of the images."""
+        drawn = (field.name for field in fields(self) if field.name != "size")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in drawn})
 
 
 def draw(views: Views, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
@@ -102,10 +107,17 @@ def apply(images: Tensor, draws: Draws) -> Tensor:
     return view
 
 
-def two_views(images: Tensor, views: Views, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two independent random views of every image, normalised."""
+def two_views(
+    images: Tensor, views: Views, generator: torch.Generator, part: tuple[int, int] = (0, 1)
+) -> tuple[Tensor, Tensor]:
+    """Two independent random views of every image, normalised.
+
+    Of images that are a part of a batch, (0, 2) being its first half, the views that they have in the whole of it.
+    """
     count, _, height, width = images.shape
-    view1, view2 = (apply(images, draw(views, count, height, width, generator)) for _ in range(2))
+    number, parts = part
+    own = slice(number * count, (number + 1) * count)
+    view1, view2 = (apply(images, draw(views, parts * count, height, width, generator).rows(own)) for _ in range(2))
     return normalise(view1), normalise(view2)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,7 +22,7 @@ from us3l.deploy.pick import Candidate
 from us3l.deploy.timing import percentile, take_turns
 from us3l.errors import UserError
 from us3l.evaluation.results import from_json
-from us3l.files import read_json, write_json, write_text
+from us3l.files import finite, parse_json, read_bytes, read_json, write_json, write_text
 from us3l.slimmable import Slimmable
 
 METRICS = ("linear", "finetuned", "knn")
@@ -167,7 +167,7 @@ def read_device_profile(net: Slimmable, path: Path) -> list[Latency]:
         try:
             width, p50, p95 = (_positive(row[name]) for name in ("width", "p50_ms", "p95_ms"))
             batch = int(row["batch"])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise UserError(
                 f"{path}, row {number}: width, batch, p50_ms and p95_ms must be numbers above 0: {row}"
             ) from None
@@ -176,23 +176,23 @@ def read_device_profile(net: Slimmable, path: Path) -> list[Latency]:
         found.append(Latency(net.canonical(width), str(row["backend"]), batch, p50, p95))
     if not found:
         raise UserError(f"{path} holds no latency: it needs rows of {', '.join(names)}")
-    keys = [(latency.width, latency.backend, latency.batch) for latency in found]
-    if twice := next((key for key in keys if keys.count(key) > 1), None):
+    keys = Counter((latency.width, latency.backend, latency.batch) for latency in found)
+    if twice := next((key for key, count in keys.items() if count > 1), None):
         raise UserError(f"{path} has two rows for the network of width {twice[0]:g} on {twice[1]}, batch {twice[2]}")
     return found
 
 
 def _csv_rows(path: Path) -> list[dict[str, Any]]:
     try:
-        return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        return list(csv.DictReader(io.StringIO(read_bytes(path).decode())))
+    except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 
 
 def _json_rows(path: Path) -> list[dict[str, Any]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = parse_json(read_bytes(path))
+    except ValueError as error:
         raise UserError(f"cannot read {path}: {error}") from None
     rows = content.get("latencies") if isinstance(content, dict) else content
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -258,6 +258,13 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 # Files
 
 
+def _amount(value: Any) -> float:
+    """A number from a file that can be reckoned with."""
+    if not (finite(value) and value >= 0):
+        raise ValueError(f"{value!r:.40} is no number of anything")
+    return value
+
+
 def write_profile(folder: Path, profile: Profile, accuracies: Accuracies | None) -> None:
     """Write profile.json and profile.csv; the latter has a row for each width on each backend and batch size."""
     percent = accuracies.percent if accuracies else {}
@@ -281,10 +288,13 @@ def read_profile(folder: Path) -> Profile:
     try:
         names = [column.name for column in fields(Costs)]
         return Profile(
-            content["image_size"],
-            [Costs(**{name: row[name] for name in names}) for row in content["costs"]],
-            [Latency(**row) for row in content["latencies"]],
-            content["machine"],
+            int(_amount(content["image_size"])),
+            [Costs(**{name: _amount(row[name]) for name in names}) for row in content["costs"]],  # type: ignore[arg-type]
+            [
+                Latency(**{name: value if name == "backend" else _amount(value) for name, value in row.items()})  # type: ignore[arg-type]
+                for row in content["latencies"]
+            ],
+            dict(content["machine"]),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"cannot read {path} ({error}): us3l profile again, with --overwrite") from None

@@ -12,6 +12,7 @@ import torch
 
 from us3l.errors import UserError
 from us3l.files import replacing
+from us3l.storage import read_torch
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
 MARK = b"\nus3l sha256 "
@@ -57,7 +58,7 @@ def read_state(path: Path) -> dict[str, Any]:
         digest = hashlib.sha256(memoryview(content)[:-TRAILER]).hexdigest()
         if trailer != MARK + digest.encode():
             raise ValueError("the checksum is wrong, so the file is damaged")
-    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    state = read_torch(io.BytesIO(content))
     if not isinstance(state, dict) or not isinstance(state.get("step"), int):
         raise ValueError("it holds no training state")
     return state

@@ -52,11 +52,21 @@ class Resident:
         slots = self.slots[torch.randperm(len(self), generator=generator)]
         return self.image_set.subset(slots[slots >= 0][:count])
 
-    def batch(self, batches: Sequence[Tensor], number: int, epoch: int, generator: torch.Generator) -> Batch:  # noqa: ARG002
-        """Views of one of an epoch's batches of indices; how they look is drawn from the generator."""
+    def batch(
+        self,
+        batches: Sequence[Tensor],
+        number: int,
+        epoch: int,  # noqa: ARG002
+        generator: torch.Generator,
+        part: tuple[int, int] = (0, 1),
+    ) -> Batch:
+        """Views of one of an epoch's batches of indices; how they look is drawn from the generator.
+
+        When the batches are parts of larger ones, (0, 2) their first halves, images look as they do in the whole.
+        """
         indices = batches[number]
         slots = self.slots[indices]
-        views = random_views(self.image_set.images[slots.clamp(min=0).to(self.device)], self.recipe, generator)
+        views = random_views(self.image_set.images[slots.clamp(min=0).to(self.device)], self.recipe, generator, part)
         if (slots < 0).any():  # drawn for, and left out only now
             views = tuple(channels_last(view[(slots >= 0).to(self.device)]) for view in views)
             indices, slots = indices[slots >= 0], slots[slots >= 0]
@@ -100,7 +110,14 @@ class Streamed:
         found = found.subset(torch.randperm(len(found), generator=generator))  # files are sorted by class
         return replace(found, images=found.images.to(self.device))
 
-    def batch(self, batches: Sequence[Tensor], number: int, epoch: int, generator: torch.Generator) -> Batch:  # noqa: ARG002
+    def batch(
+        self,
+        batches: Sequence[Tensor],
+        number: int,
+        epoch: int,
+        generator: torch.Generator,  # noqa: ARG002
+        part: tuple[int, int] = (0, 1),  # noqa: ARG002
+    ) -> Batch:
         """The same; how an image looks depends on the seed, the epoch and the image. Batches are read in order."""
         recipe = self.recipe
         if self.next != (epoch, number):
@@ -133,9 +150,11 @@ def check_damaged(name: str, damaged: Sequence[str], limit: int) -> None:
         )
 
 
-def random_views(images: Tensor, recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, ...]:
+def random_views(
+    images: Tensor, recipe: Recipe, generator: torch.Generator, part: tuple[int, int] = (0, 1)
+) -> tuple[Tensor, ...]:
     """As many views of images (uint8) as the objective asks for."""
-    return tuple(map(channels_last, two_views(images, recipe.views, generator)[: recipe.objective.views]))
+    return tuple(map(channels_last, two_views(images, recipe.views, generator, part)[: recipe.objective.views]))
 
 
 def channels_last(view: Tensor) -> Tensor:

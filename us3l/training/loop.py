@@ -30,6 +30,7 @@ from us3l.stopping import stop_requests
 from us3l.training.checkpoint import load_checkpoint, save_checkpoint
 from us3l.training.config import write_config
 from us3l.training.display import Display
+from us3l.training.images import check_damaged, note_damaged
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.recipes import Recipe
 from us3l.training.run import Run, RunConfig, append_records
@@ -135,6 +136,7 @@ def train(
         stopping = all_agree_to_stop(trainer.fabric, asked_to_stop(), fetching)
         shown = ""
         if fetching or stopping:
+            report_damaged(config, trainer, run)
             records = fetch(config, trainer, run, waiting)
             if monitor:
                 append_records(run.metrics, records)
@@ -175,6 +177,18 @@ def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[Done]) ->
             raise UserError(not_finite(done.step, record["losses"], config, run))
         records.append(record)
     return records
+
+
+def report_damaged(config: RunConfig, trainer: Trainer, run: Run) -> None:
+    """Name the damaged images that any process met in the run's folder; too many are an error."""
+    found: list[list[str]] = [trainer.images.damaged]
+    if trainer.peers.count > 1:
+        found = [[] for _ in range(trainer.peers.count)]
+        torch.distributed.all_gather_object(found, trainer.images.damaged)
+    names = list(dict.fromkeys(name for part in found for name in part))
+    if trainer.fabric.is_global_zero:
+        names = note_damaged(run.damaged, names)
+    check_damaged(trainer.images.name, trainer.fabric.broadcast(names), config.machine.max_bad_images)
 
 
 def show(record: dict[str, Any]) -> str:

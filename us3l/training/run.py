@@ -38,6 +38,8 @@ class Machine:
     stop_on_collapse: bool = False
     """Stop when a width collapses, instead of warning only."""
 
+    max_bad_images: int = 100
+    """Stop when more images than this cannot be read."""
     stream: bool = False
     """Read the images while training, as is always done when they do not fit into memory."""
 
@@ -45,8 +47,9 @@ class Machine:
         for name in ("devices", "accumulate", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.skip_bad_steps < 0:
-            raise UserError(f"skip_bad_steps={self.skip_bad_steps} must not be negative")
+        for name in ("skip_bad_steps", "max_bad_images"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)} must not be negative")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class Run:
     @property
     def log(self) -> Path:
         return self.folder / "train.log"
+
+    @property
+    def damaged(self) -> Path:
+        return self.folder / "damaged.txt"
 
     @property
     def checkpoints(self) -> Path:

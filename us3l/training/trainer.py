@@ -92,8 +92,9 @@ class Trainer:
         epoch, number = divmod(self.step, self.per_epoch)
         if self.epoch != epoch:
             self.epoch, self.epoch_batches = epoch, self.batches(epoch)
-        generator = seeded(self.recipe.seed, self.step, self.fabric.global_rank + 1)
-        batch = self.images.batch(self.epoch_batches, number, epoch, generator)
+        generator = seeded(self.recipe.seed, self.step, 1)
+        part = self.peers.rank, self.peers.count
+        batch = self.images.batch(self.epoch_batches, number, epoch, generator, part)
         if self.peers.count > 1 and len(batch) < self.batch:  # but processes can only gather as many rows from each
             batch = filled(batch, self.batch)
         if not self.recipe.objective.supervised or batch.labels is None:

@@ -21,7 +21,7 @@ from us3l.evaluation.detection.settings import Plan, Training
 from us3l.families import create
 from us3l.files import replacing
 from us3l.slimmable import Slimmable
-from us3l.storage import describe
+from us3l.storage import describe, read_torch
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 State = dict[str, Any]
@@ -171,7 +171,7 @@ def read_state(path: Path) -> State:
     if not path.exists():
         raise UserError(f"there is no {path} to go on from: leave out --resume")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = read_torch(path)
         if not {"about", "model", "optimiser", "losses", "skipped"} <= set(state):
             raise ValueError("it holds no detector")
     except Exception as error:  # torch raises errors of many kinds on damaged files
