@@ -122,6 +122,19 @@ def test_missing_images_are_skipped(folder):
         load(folder)
 
 
+def test_a_name_that_no_system_allows_is_a_missing_image(folder):
+    edit(annotations(folder), "annotations", [])
+    size = {"width": 5, "height": 5}
+    known = next((folder / "train2017").iterdir()).name
+    edit(
+        annotations(folder),
+        "images",
+        [{"id": 1, "file_name": known, **size}, {"id": 2, "file_name": "9" * 999, **size}],
+    )
+    train, _ = load(folder)
+    assert [scene.id for scene in train.scenes] == [1]
+
+
 def test_boxes_without_area_are_left_out_and_counted(folder):
     change(annotations(folder), bbox=[3, 4, 5, 0])
     train, _ = load(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
@@ -82,7 +83,7 @@ class _Reader:
             path = self.images / self.file_name(image)
             if sizes[number][0] * sizes[number][1] > MOST_PIXELS:
                 skipped.append(f"{path}: {sizes[number][0]}x{sizes[number][1]} are more than {MOST_PIXELS:,} pixels")
-            elif path.is_file():
+            elif os.path.isfile(path):  # False also for names that no system allows
                 scenes.append(Scene(number, path, sizes[number], with_area(found[number])))
             else:
                 skipped.append(f"{path}: there is no such image")
