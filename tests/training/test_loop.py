@@ -115,7 +115,7 @@ def stop_at(monkeypatch, step):
     def train_step(trainer):
         losses = original(trainer)
         if trainer.step == step:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         return losses
 
     monkeypatch.setattr(loop.Trainer, "train_step", train_step)

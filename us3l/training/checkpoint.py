@@ -36,6 +36,11 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
             os.replace(spare, folder / PREVIOUS)
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether one was ever finished; a half-written one has another name."""
+    return any((folder / name).exists() for name in (LAST, PREVIOUS))
+
+
 def load_checkpoint(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """The newest whole checkpoint, and a message about each newer one that could not be read."""
     problems: list[str] = []

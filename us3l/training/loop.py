@@ -27,7 +27,7 @@ from us3l.objective.spec import warning as guideline_warning
 from us3l.progress import Counting
 from us3l.slimmable import Slimmable
 from us3l.stopping import stop_requests
-from us3l.training.checkpoint import load_checkpoint, save_checkpoint
+from us3l.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
 from us3l.training.config import write_config
 from us3l.training.display import Display
 from us3l.training.images import check_damaged, note_damaged
@@ -87,7 +87,7 @@ def pretrain(
 
 def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run, console: Console) -> None:
     """Bring back the last state of a run; one that was stopped before its first checkpoint starts over."""
-    if any(run.checkpoints.glob("*.pt")):
+    if has_checkpoint(run.checkpoints):
         state, problems = load_checkpoint(run.checkpoints)
         for problem in problems:
             console.print(f"{problem}; going on from the one before it", style="yellow", markup=False)
