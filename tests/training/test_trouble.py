@@ -1,7 +1,6 @@
 """What a run does when things go wrong: damaged checkpoints, bad numbers, no memory, a full disk, a second process."""
 
 import json
-import os
 import resource
 import signal
 from dataclasses import replace
