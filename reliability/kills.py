@@ -50,17 +50,15 @@ def main() -> int:
     for number in range(options.runs):
         random = Random(f"{options.seed}/{number}")
         run = Run(folder / f"run{number}")
-        in_writing = number % 2 == 1
-        moment = checkpoint_being_written(run, random) if in_writing else after(random.uniform(0, seconds))
-        pid = train(run, options.settings)
-        killed = kill_when(moment, pid)
+        while not kill_once(run, options.settings, random, seconds, number % 2 == 1):
+            shutil.rmtree(run.folder)  # it ended before that moment: again
         half = any(run.checkpoints.glob(".*.tmp.*"))
-        writing += killed and half
+        writing += half
         code = end_of(train(run, options.settings))
         found = differences(whole, run) if code == 0 else [f"exit code {code}"]
-        wrong += not killed or bool(found)
+        wrong += bool(found)
         print(
-            f"run {number}: {'killed' if killed else 'not killed'}{', a checkpoint half-written' if half else ''}; "
+            f"run {number}: killed{', a checkpoint half-written' if half else ''}; "
             f"resumed: {'identical' if not found else 'DIFFERS: ' + ', '.join(found)}",
             flush=True,
         )
@@ -71,6 +69,12 @@ def main() -> int:
         f"{options.runs - wrong} ended as if left alone"
     )
     return 1 if wrong else 0
+
+
+def kill_once(run: Run, settings: list[str], random: Random, seconds: float, in_writing: bool) -> bool:
+    """Start a run and kill it at a random moment, or while it writes a checkpoint; False if it ended before."""
+    moment = checkpoint_being_written(run, random) if in_writing else after(random.uniform(0, 0.8 * seconds))
+    return kill_when(moment, train(run, settings))
 
 
 def train(run: Run, settings: list[str]) -> int:

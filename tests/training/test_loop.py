@@ -115,7 +115,7 @@ def stop_at(monkeypatch, step):
     def train_step(trainer):
         losses = original(trainer)
         if trainer.step == step:
-            signal.raise_signal(signal.SIGTERM)
+            signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
         return losses
 
     monkeypatch.setattr(loop.Trainer, "train_step", train_step)

@@ -129,7 +129,7 @@ def test_a_killed_start_is_no_run_and_can_be_started(tmp_path):
 
 
 def test_a_resumed_run_may_be_computed_otherwise_but_learns_the_same(tmp_path, at_step):
-    at_step([6], lambda _: signal.raise_signal(signal.SIGTERM))
+    at_step([6], lambda _: signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None))
     with pytest.raises(loop.Interrupted):
         pretrain(tmp_path / "run")
     pretrain(tmp_path / "run", Machine("cpu", accumulate=2, checkpoint_every=2), resume=True)
@@ -143,7 +143,7 @@ def test_a_resumed_run_may_be_computed_otherwise_but_learns_the_same(tmp_path, a
 def test_mixed_precision_resumes_to_the_same_bits(tmp_path, at_step):
     machine = Machine("cpu", precision="bf16-mixed")
     pretrain(tmp_path / "whole", machine)
-    at_step([6], lambda _: signal.raise_signal(signal.SIGTERM))
+    at_step([6], lambda _: signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None))
     with pytest.raises(loop.Interrupted):
         pretrain(tmp_path / "run", machine)
     pretrain(tmp_path / "run", machine, resume=True)
@@ -152,7 +152,7 @@ def test_mixed_precision_resumes_to_the_same_bits(tmp_path, at_step):
 
 
 def test_a_request_to_stop_is_answered_at_once(tmp_path, at_step):
-    at_step([5], lambda _: signal.raise_signal(signal.SIGTERM))
+    at_step([5], lambda _: signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None))
     with pytest.raises(loop.Interrupted, match="after step 6 of 12"):
         pretrain(tmp_path / "run")
     assert "SIGTERM: stopping after this step" in Run(tmp_path / "run").log.read_text()
