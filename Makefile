@@ -11,7 +11,8 @@ demo: $(READY)  ## the whole journey on the built-in data set
 	$(BIN)/us3l demo
 
 test: $(READY) lint  ## style, types, tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore tests/training
+	$(BIN)/python -m pytest tests/training  # in processes without the libraries of deployment: see docs/contributing.md
 
 lint: $(READY)
 	$(BIN)/ruff check .
