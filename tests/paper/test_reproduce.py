@@ -49,6 +49,12 @@ def test_every_entry_is_a_run_that_can_be_configured(name):
                 assert job.data in ("cifar10", "cifar100")
 
 
+def test_what_stands_in_for_imagenet_is_trained_and_tested_on():
+    assert {(entry.trained_on, entry.tested_on) for entry in entries("main-imagenet", PAPER)} == {("imagenet",) * 2}
+    assert {(entry.trained_on, entry.tested_on) for entry in entries("main-imagenet", MINI)} == {("cifar100",) * 2}
+    assert {entry.trained_on for entry in entries("coco", MINI)} == {"cifar100"}
+
+
 def test_the_shorter_table_of_losses_is_part_of_the_full_one():
     full = table("app-ablation")
     for number, row in zip(ABLATION, table("ablation"), strict=True):

@@ -3,12 +3,15 @@ import math
 import pytest
 import torch
 
-from us3l.report.guidelines import rotated, rotation_figure
+from us3l.paper.reproduce import SCALES, entries
+from us3l.paper.workspace import Found
+from us3l.report.guidelines import guidelines_figure, rotated, rotation_figure
 
 
 def test_the_rotation_is_that_of_equations_9_and_10(tmp_path):
     degrees, temperature = 40.0, 0.5
-    z, gradients = rotated(degrees)
+    gradients = rotated(degrees)
+    z, _ = gradients["outputs"]
     angle = math.radians(degrees)
     turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=z.dtype)
     still = torch.eye(2, dtype=z.dtype) - turn
@@ -25,3 +28,21 @@ def test_the_rotation_is_that_of_equations_9_and_10(tmp_path):
     assert mean_change("InfoNCE") < 0.7 * mean_change("MSE") == pytest.approx(1.4 * math.sin(angle / 2))
     rotation_figure(tmp_path / "rotation.png", degrees)
     assert (tmp_path / "rotation.png").stat().st_size > 10_000
+
+
+def test_the_figure_shows_every_run(tmp_path, monkeypatch):
+    found = [Found(entry, (10.0 * entry.width,)) for entry in entries("guidelines", SCALES["mini"])]
+    labels = list(dict.fromkeys(one.entry.label for one in found))
+    gauges = {"0.25": {"turn": 0.5, "change": 0.7, "spread": 0.9}}
+    events = [
+        {"epoch": 1, "gauges": {"0.25": {"spread": 0.9}}},
+        {"epoch": 2, "gauges": gauges},
+    ]  # the first has no turn
+    drawn = []
+    monkeypatch.setattr("us3l.report.figures.save", lambda figure, _: drawn.append(figure))
+    guidelines_figure(dict.fromkeys(labels, events), dict.fromkeys(labels, 1), found, tmp_path / "a.png", "a title")
+    turns, changes, spreads, accuracies = drawn[0].axes
+    assert [len(axes.lines) for axes in drawn[0].axes] == [len(labels)] * 4 == [10] * 4
+    assert list(turns.lines[0].get_xdata()) == list(changes.lines[0].get_xdata()) == [2]
+    assert list(spreads.lines[0].get_xdata()) == [1, 2]
+    assert list(accuracies.lines[0].get_ydata()) == [2.5, 5, 7.5, 10]

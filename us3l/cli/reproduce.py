@@ -257,9 +257,10 @@ def write(console: Console, place: Workspace, name: str, found: Sequence[Found])
     base = place.folder / "tables" / name
     write_text(base.with_suffix(".csv"), as_csv(found))
     write_text(base.with_suffix(".md"), markdown(found, title, notes))
-    reproduction_figure(found, base.with_suffix(".png"), title)
     if name == "guidelines":
         draw_guidelines(place, found)
+    else:
+        reproduction_figure(found, base.with_suffix(".png"), title)
     console.print(f"written: {base}.csv, .md and .png", highlight=False, soft_wrap=True)
 
 

@@ -36,6 +36,10 @@ class Scale:
     stand_ins: dict[str, str] = field(default_factory=dict)
     """Data sets that are used in place of others."""
 
+    def data(self, name: str) -> str:
+        """The data set that is used for one of the paper's."""
+        return self.stand_ins.get(name, name)
+
     def recipe(self, found: Case) -> Recipe:
         if self.epochs is None:
             return found.at_scale("paper")
@@ -155,11 +159,11 @@ def entries(name: str, scale: Scale) -> list[Entry]:
     if name not in REPRODUCIBLE:
         raise UserError(f"no table {name!r} can be reproduced: choose from {', '.join(REPRODUCIBLE)}")
     if name in ("classification", "classification-r18", "coco"):
-        return list(transfers(name))
+        return list(transfers(name, scale))
     found: list[Entry] = []
     for number, (chosen, row) in enumerate(rows_of(name), start=1):
         alone = row.get("Once Training") == "no" or row.get("Method") == "Individual"
-        data = {"main-vit-cifar10": "cifar10", "main-imagenet": "imagenet"}.get(name, "cifar100")
+        data = scale.data({"main-vit-cifar10": "cifar10", "main-imagenet": "imagenet"}.get(name, "cifar100"))
         columns = {width: value for column, value in row.items() if (width := width_of(column))}
         widths = columns if scale.widths is None or name == "app-arbitrary-width" else scale.widths
         for width in widths:
@@ -190,7 +194,7 @@ def rows_of(name: str) -> list[tuple[Case, Row]]:
     return list(zip(cases(name), table(name), strict=True))
 
 
-def transfers(name: str) -> Iterator[Entry]:
+def transfers(name: str, scale: Scale) -> Iterator[Entry]:
     """Of networks pre-trained on ImageNet to other data: a row is a width and a method."""
     for number, row in enumerate(table(name), start=1):
         net, width = row.get("Net", "R-50"), width_of(row["Width"])
@@ -201,7 +205,7 @@ def transfers(name: str) -> Iterator[Entry]:
                 data, metric = (TRANSFER[column], "linear") if column in TRANSFER else ("coco", column)
                 what = (number, f"{net} {row['Width']} {row['Method']}", f"{net} {row['Method']}", column, width)
                 alone = row["Method"] == "BYOL"
-                yield Entry(*what, chosen, alone, "imagenet", data, figure(value), value == "-", metric)
+                yield Entry(*what, chosen, alone, scale.data("imagenet"), data, figure(value), value == "-", metric)
 
 
 def job_of(entry: Entry, scale: Scale, seed: int) -> Job:
@@ -211,7 +215,7 @@ def job_of(entry: Entry, scale: Scale, seed: int) -> Job:
     if told := entry.case.teacher:
         taught = Case(told, TEACHERS[told], "byol")
         teacher = job_of(replace(entry, case=taught, alone=True, width=1.0), scale, seed)
-    return Job(scale.stand_ins.get(entry.trained_on, entry.trained_on), recipe, teacher)
+    return Job(entry.trained_on, recipe, teacher)
 
 
 def jobs_of(found: Sequence[Entry], scale: Scale, seeds: int) -> list[Job]:

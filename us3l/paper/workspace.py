@@ -13,9 +13,9 @@ from us3l.errors import UserError
 from us3l.evaluation.results import from_json
 from us3l.files import read_json
 from us3l.paper.reproduce import Entry, Job, Scale, job_of
+from us3l.training.monitor import COLLAPSED
 from us3l.training.run import Run, RunConfig
 
-COLLAPSED = 0.1  # of the gauge `spread`, as in training
 DETECTION = {"AP": "ap", "AP_50": "ap50", "AP_75": "ap75"}
 Event = dict[str, Any]
 

@@ -18,6 +18,7 @@ PANELS = {
     "change": "the gradients' change, left side of eq. 9 and 10",
     "spread": "spread of the embeddings at 0.25x (0: collapse)",
 }
+LOSSES = ("MSE", "InfoNCE")
 COLOURS = {0: draw.COLOURS[1], 1: draw.COLOURS[4], 2: draw.COLOURS[5], 3: draw.COLOURS[0]}
 """By the number of guidelines that a composition keeps."""
 
@@ -35,7 +36,8 @@ def guidelines_figure(
             points = [
                 (event["epoch"], event["gauges"]["0.25"][gauge]) for event in events if gauge in event["gauges"]["0.25"]
             ]
-            place.plot(*zip(*points, strict=True), label=label, **look) if points else None
+            if points:
+                place.plot(*zip(*points, strict=True), label=label, **look)
         line = sorted((one.entry.width, one.mean) for one in found if one.entry.label == label and one.mean)
         if line:
             told = {0: "no guideline", 1: "one", 2: "two", 3: "all three"}[kept[label]]
@@ -44,26 +46,22 @@ def guidelines_figure(
         place.set_title(text, fontsize=11, color=draw.INK, loc="left")
         draw.plain(place)
         place.set_xlabel("width" if place is places[3] else "epoch", fontsize=11, color=draw.INK)
-    places[1].set_yscale("log")
     handles, labels = places[3].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=10, frameon=False, ncols=3, loc="outside lower center")
     figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
     draw.save(figure, path)
 
 
-def rotated(degrees: float) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+def rotated(degrees: float) -> dict[str, tuple[Tensor, Tensor]]:
     """The paper's example: teacher's outputs of three images, all turned by one angle from an iteration to the next.
 
-    Returns the outputs before, and for each loss the gradients that students get which agree with the teacher, in the
-    two iterations; by autograd, without the constraint to unit length, as in Lemma 1.
+    The outputs in both iterations; and by each loss the gradients that students get who agree with the teacher, by
+    autograd, without the constraint to unit length, as in Lemma 1.
     """
-    teacher = unit(torch.tensor([[1.0, 0.15], [0.35, 1.0], [-0.85, 0.55]], dtype=torch.float64))
-    angle = math.radians(degrees)
-    turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=torch.float64)
-    return teacher, {
-        "MSE": (gradient("MSE", teacher), gradient("MSE", teacher @ turn)),
-        "InfoNCE": (gradient("InfoNCE", teacher), gradient("InfoNCE", teacher @ turn)),
-    }
+    before = unit(torch.tensor([[1.0, 0.15], [0.35, 1.0], [-0.85, 0.55]], dtype=torch.float64))
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    after = before @ torch.tensor([[cosine, sine], [-sine, cosine]], dtype=torch.float64)
+    return {"outputs": (before, after)} | {loss: (gradient(loss, before), gradient(loss, after)) for loss in LOSSES}
 
 
 def gradient(loss: str, teacher: Tensor, temperature: float = 0.5) -> Tensor:
@@ -75,15 +73,12 @@ def gradient(loss: str, teacher: Tensor, temperature: float = 0.5) -> Tensor:
 
 def rotation_figure(path: Path, degrees: float = 40.0) -> None:
     """Figure 3 of the paper: outputs turn together, and the gradients of MSE change more than those of InfoNCE."""
-    teacher, gradients = rotated(degrees)
     figure = draw.new_figure(12, 4.6)
     places = figure.subplots(1, 3, subplot_kw={"aspect": "equal"})
-    angle = math.radians(degrees)
-    turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=torch.float64)
-    pairs = {"outputs of three images": (teacher, teacher @ turn)}
-    for loss, (before, after) in gradients.items():
+    pairs = {}
+    for name, (before, after) in rotated(degrees).items():
         change = (after - before).norm(dim=1).mean().item()
-        pairs[f"gradients by {loss}: changed by {change:.2f}"] = (before, after)
+        pairs[f"gradients by {name}: changed by {change:.2f}" if name in LOSSES else name] = (before, after)
     for place, (text, (before, after)) in zip(places, pairs.items(), strict=True):
         for number, (first, second) in enumerate(zip(before.tolist(), after.tolist(), strict=True)):
             for end, alpha in ((first, 0.35), (second, 1.0)):
@@ -94,7 +89,7 @@ def rotation_figure(path: Path, degrees: float = 40.0) -> None:
         place.set_title(text, fontsize=11, color=draw.INK)
         draw.plain(place)
     figure.suptitle(
-        f"One turn of all outputs by {degrees:g}° (pale: before): relative distances stay, and so does the guidance",
+        f"One turn of all outputs by {degrees:g}° (pale: before): by InfoNCE, gradients change less than by MSE",
         x=0.02,
         ha="left",
         fontsize=13,
