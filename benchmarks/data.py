@@ -9,7 +9,7 @@ from torchvision import transforms as pil
 from torchvision.transforms import v2
 
 from benchmarks.timing import Row, best_seconds
-from us3l.data.spec import Views
+from us3l.data.spec import MEAN, STD, Views
 from us3l.data.views import two_views
 
 
@@ -26,6 +26,7 @@ def rows() -> Iterator[Row]:
             v2.RandomApply([v2.ColorJitter(*jitter)], p=0.8),
             v2.RandomGrayscale(0.2),
             v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
         ]
     )
     pillow = pil.Compose(
@@ -35,6 +36,7 @@ def rows() -> Iterator[Row]:
             pil.RandomApply([pil.ColorJitter(*jitter)], p=0.8),
             pil.RandomGrayscale(0.2),
             pil.ToTensor(),
+            pil.Normalize(MEAN, STD),
         ]
     )
     generator = torch.Generator().manual_seed(0)

@@ -103,4 +103,6 @@ def test_the_plan_can_be_looked_at_first(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "6 runs; left to train" in out
     assert out.count("to train") == 6 + 1
+    assert call(tmp_path, "--list") == 0  # also without the data
+    assert "3 runs; left to train" in capsys.readouterr().out
     assert not (tmp_path / "mini").exists()

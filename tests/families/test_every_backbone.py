@@ -117,7 +117,8 @@ def test_a_few_steps_of_us3l_on_digits_lower_the_loss_of_all_widths(name):
 
     def losses() -> torch.Tensor:
         with torch.no_grad():
-            return torch.stack(trainer.learner(views, 1.0, [0.25, 0.62]).parts)
+            base, targets = trainer.learner(views, 1.0)
+            return torch.stack([base, *(trainer.learner(views, width, targets)[0] for width in (0.25, 0.62))])
 
     before = losses()
     while trainer.step < trainer.steps:

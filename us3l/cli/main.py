@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 
 from us3l import __version__
+from us3l.allocation import keep_freed_memory
 from us3l.errors import UserError
 
 COMMANDS = {
@@ -76,6 +77,7 @@ def run(name: str, arguments: list[str]) -> int:
         raise UserError(
             f"unknown command {name!r}" + (f", did you mean {close[0]!r}?" if close else "") + " See --help"
         )
+    keep_freed_memory()
     return import_module(f"us3l.cli.{name}").main(arguments)
 
 

@@ -72,10 +72,11 @@ def main(arguments: list[str]) -> int:
     every = entries(command.table, scale)
     wanted = chosen_rows(every, command.rows)
     place = Workspace(command.out / command.scale, scale, sources(command.data))
-    for data in dict.fromkeys(entry.tested_on for entry in wanted):
-        if not here(place, data):
-            console.print(f"{data} is not here, so its figures stay empty: --data {data}=PATH", style="yellow")
-            wanted = [entry for entry in wanted if entry.tested_on != data]
+    absent = [data for data in dict.fromkeys(entry.tested_on for entry in wanted) if not here(place, data)]
+    for data in absent:
+        console.print(f"{data} is not here, so its figures stay empty: --data {data}=PATH", style="yellow")
+    if not command.list:
+        wanted = [entry for entry in wanted if entry.tested_on not in absent]
     jobs = jobs_of(wanted, scale, command.seeds)
     console.print(scale.about, style="italic", highlight=False)
     show_plan(console, place, jobs, wanted)

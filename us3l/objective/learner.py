@@ -39,14 +39,6 @@ class Targets(NamedTuple):
     base: PerView | None
 
 
-class Losses(NamedTuple):
-    total: Tensor
-    """What to differentiate: the sum of the parts."""
-    parts: list[Tensor]
-    """The loss of each network that ran, in the order of the widths."""
-    targets: Targets
-
-
 class Learner(nn.Module):
     """The network with all that pre-training adds to it: projector, heads, teacher, queue.
 
@@ -122,27 +114,18 @@ class Learner(nn.Module):
             self.queue.push(unit(torch.cat([self.peers.gather(torch.cat(view)) for view in views])))
 
     def forward(
-        self,
-        views: PerView,
-        base: float | None,
-        subs: Sequence[float],
-        labels: Tensor | None = None,
-        targets: Targets | None = None,
-    ) -> Losses:
-        """The base loss of the network at width `base` (None: none) and the loss of each sub-network of `subs`.
+        self, views: PerView, width: float, targets: Targets | None = None, labels: Tensor | None = None
+    ) -> tuple[Tensor, Targets]:
+        """The loss of the network of a width, and the targets of those that follow on the same views.
 
-        Targets are computed from the views, unless those of an earlier call on the same views are given.
+        The first, which has no targets yet, is the base network; networks that are given targets are sub-networks.
         """
-        targets = targets or Targets(self.teach(views), None)
-        parts = []
-        if base is not None:
-            z = self.embed(views, base)
-            parts.append(self.base_loss(*self.base_pair(z, targets), labels, self.peers))
-            targets = targets._replace(base=detached(z))
-        for width in subs:
-            z = self.embed(views, width)
-            parts.append(self.sub_loss(*self.sub_pair(z, targets), labels, self.peers))
-        return Losses(torch.stack(parts).sum(), parts, targets)
+        if targets is not None:
+            return self.sub_loss(*self.sub_pair(self.embed(views, width), targets), labels, self.peers), targets
+        targets = Targets(self.teach(views), None)
+        z = self.embed(views, width)
+        loss = self.base_loss(*self.base_pair(z, targets), labels, self.peers)
+        return loss, targets._replace(base=detached(z))
 
     def base_pair(self, z: PerView, targets: Targets) -> tuple[PerView, PerView]:
         """What the base loss compares: outputs, as it sees them, and their targets."""

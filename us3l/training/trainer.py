@@ -106,20 +106,19 @@ class Trainer:
         batch = self.take_batch()
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate(self.step)
-        base, *subs = self.widths(self.step)
-        passes: list[tuple[float | None, list[float]]] = [(base, subs)]
-        if self.recipe.objective.update == "per-width":
-            passes = [(base, []), *((None, [width]) for width in subs)]
+        widths = self.widths(self.step)
+        updates = [[width] for width in widths] if self.recipe.objective.update == "per-width" else [widths]
 
         self.learner.update_teacher(self.step / self.steps)
         shares = split(batch, min(self.machine.accumulate, len(batch)))
         targets: Sequence[Targets | None] = [None] * len(shares)
-        parts: list[Tensor] = []
+        losses: list[Tensor] = []
         self.sound = torch.tensor(True, device=self.fabric.device)
-        for base_width, sub_widths in passes:
+        for networks in updates:
             self.optimiser.zero_grad()
-            losses, found = self.backward(shares, base_width, sub_widths, targets)
-            parts, targets = parts + losses, found
+            for number, width in enumerate(networks, start=1):
+                loss, found = self.backward(shares, width, targets, last=number == len(networks))
+                losses, targets = [*losses, loss], found
             self.sound = self.sound & self.finite_gradients()
             if self.skipped < self.machine.skip_bad_steps and not self.sound:
                 self.skipped += 1
@@ -128,25 +127,28 @@ class Trainer:
         else:
             self.learner.remember(*found)
         self.step += 1
-        return parts
+        return losses
 
     def backward(
-        self, shares: list[Batch], base: float | None, subs: list[float], targets: Sequence[Targets | None]
-    ) -> tuple[list[Tensor], list[Targets]]:
-        """Add the gradient of the mean loss over all shares of a batch; the losses, and the targets of each share."""
-        weights = [len(share) / sum(map(len, shares)) for share in shares]
-        mean: list[Tensor] = []
+        self, shares: list[Batch], width: float, targets: Sequence[Targets | None], last: bool
+    ) -> tuple[Tensor, list[Targets]]:
+        """Add the gradient of one network's mean loss over all shares of a batch; the loss, and each share's targets.
+
+        A network at a time, so that only its own activations are in memory. Processes exchange their gradients once,
+        after the last share of the last network.
+        """
+        images = sum(map(len, shares))
+        parts: list[Tensor] = []
         found: list[Targets] = []
-        for number, (share, weight, target) in enumerate(zip(shares, weights, targets, strict=True), start=1):
-            # Processes exchange their gradients once, after the last share.
-            with self.fabric.no_backward_sync(self.model, enabled=number < len(shares)):
+        for number, (share, target) in enumerate(zip(shares, targets, strict=True), start=1):
+            with self.fabric.no_backward_sync(self.model, enabled=not last or number < len(shares)):
                 with SyncedBatchNorm(self.peers) if self.machine.sync_bn else nullcontext():
-                    losses = self.model(share.views, base, subs, share.labels, target)
-                self.fabric.backward(weight * losses.total)
-            parts = [weight * part.detach() for part in losses.parts]
-            mean = [one + other for one, other in zip(mean, parts, strict=True)] if mean else parts
-            found.append(losses.targets)
-        return mean, found
+                    loss, target = self.model(share.views, width, target, share.labels)
+                part = loss * (len(share) / images)
+                self.fabric.backward(part)
+            parts.append(part.detach())
+            found.append(target)
+        return torch.stack(parts).sum(), found
 
     def finite_gradients(self) -> Tensor:
         """The same on every process, since they have exchanged their gradients."""
