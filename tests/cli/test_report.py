@@ -132,3 +132,15 @@ def test_only_the_first_process_makes_the_page(folder, monkeypatch):
     monkeypatch.setattr(rank_zero_only, "rank", 1)
     assert report.after(folder) == 0
     assert not (folder / "report.html").exists()
+
+
+def test_new_measurements_come_into_the_page_of_a_run_that_has_one(folder):
+    shutil.rmtree(folder / "eval")
+    few = "--data digits --widths 1 0.25 --train-images 60 --test-images 60 --no-floor".split()
+    assert main(["evaluate", str(folder), *few]) == 0
+    assert not (folder / "report.html").exists()
+    shutil.rmtree(folder / "eval")
+    assert main(["report", str(folder), "--no-images"]) == 0
+    assert facts_in(folder / "report.html")["runs"][0]["evaluations"] == []
+    assert main(["evaluate", str(folder), *few]) == 0
+    assert len(facts_in(folder / "report.html")["runs"][0]["evaluations"]) == 1

@@ -74,7 +74,10 @@ class Evaluate:
 
 
 def main(arguments: list[str]) -> int:
-    return execute(parse(Evaluate, "evaluate", arguments))
+    from us3l.cli import report
+
+    command = parse(Evaluate, "evaluate", arguments)
+    return execute(command) or report.renew(command.run)
 
 
 def execute(command: Evaluate) -> int:

@@ -60,6 +60,7 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"{folder} already holds a profile: move it, or profile with --overwrite")
     from rich.console import Console
 
+    from us3l.cli import report
     from us3l.cli.data import image_size, load_model
     from us3l.deploy.backends import machine, set_threads
     from us3l.deploy.profile import Profile, all_costs, read_accuracies, read_device_profile, write_profile
@@ -88,7 +89,7 @@ def main(arguments: list[str]) -> int:
     write_profile(folder, profile, accuracies)
     profile_figure(profile, accuracies, folder / "profile.png", title)
     console.print(f"written: {folder / 'profile'}.csv, .json and .png", highlight=False, soft_wrap=True)
-    return 0
+    return report.renew(command.run)
 
 
 def measure(

@@ -79,6 +79,11 @@ def after(folder: Path) -> int:
     return 0
 
 
+def renew(folder: Path) -> int:
+    """Bring the page of a run up to date, if it has one, with what has just been measured."""
+    return after(folder) if (folder / "report.html").exists() else 0
+
+
 def destination(command: Report) -> Path:
     """Where the page goes; nothing of the user's is replaced unasked."""
     if not command.runs:
