@@ -60,15 +60,17 @@ def test_crop_equals_torchvision(size: int) -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "factors"),
     [
-        (V.brightness, TV.adjust_brightness, [0.0, 0.6, 1.0, 1.4, 3.0]),
-        (V.contrast, TV.adjust_contrast, [0.0, 0.6, 1.0, 1.4, 3.0]),
-        (V.saturation, TV.adjust_saturation, [0.0, 0.6, 1.0, 1.4, 3.0]),
-        (V.hue, TV.adjust_hue, [-0.5, -0.1, 0.0, 0.07, 0.5]),
+        (V.BRIGHTNESS, TV.adjust_brightness, [0.0, 0.6, 1.0, 1.4, 3.0]),
+        (V.CONTRAST, TV.adjust_contrast, [0.0, 0.6, 1.0, 1.4, 3.0]),
+        (V.SATURATION, TV.adjust_saturation, [0.0, 0.6, 1.0, 1.4, 3.0]),
+        (V.HUE, TV.adjust_hue, [-0.5, -0.1, 0.0, 0.07, 0.5]),
     ],
 )
-def test_colour_operations_equal_torchvision(ours, theirs, factors: list[float]) -> None:  # type: ignore[no-untyped-def]
+def test_colour_operations_equal_torchvision(ours: int, theirs, factors: list[float]) -> None:  # type: ignore[no-untyped-def]
     images = photos(len(factors))
-    result = ours(images.clone(), torch.tensor(factors))
+    changes = torch.tensor(V.NEUTRAL).repeat(len(factors), 1)
+    changes[:, ours] = torch.tensor(factors)
+    result = V.apply(images, whole(len(factors), 32, factors=changes))
     close(result, torch.stack([theirs(image, factor) for image, factor in zip(images, factors, strict=True)]))
 
 

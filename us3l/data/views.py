@@ -17,7 +17,8 @@ from us3l.data.spec import MEAN, STD, Views
 CROP_TRIES = 10
 ASPECT = (3 / 4, 4 / 3)
 BLUR_SIGMA = (0.1, 2.0)
-NEUTRAL = (1.0, 1.0, 1.0, 0.0)  # the factors of brightness, contrast, saturation and hue that change nothing
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+NEUTRAL = (1.0, 1.0, 1.0, 0.0)  # their factors that change nothing
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,14 @@ class Draws:
 
     def rows(self, chosen: slice) -> "Draws":
         """What was drawn for some of the images."""
-        drawn = (field.name for field in fields(self) if field.name != "size")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in drawn})
+        return replace(self, **{name: getattr(self, name)[chosen] for name in DRAWN})
+
+    def followed_by(self, other: "Draws") -> "Draws":
+        """What was drawn for these and then for other images."""
+        return replace(self, **{name: torch.cat([getattr(self, name), getattr(other, name)]) for name in DRAWN})
+
+
+DRAWN = [field.name for field in fields(Draws) if field.name != "size"]
 
 
 def draw(views: Views, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
@@ -97,11 +104,10 @@ def apply(images: Tensor, draws: Draws) -> Tensor:
     `images` is N x 3 x H x W, uint8 or float within [0, 1]; the result N x 3 x S x S, float32 within [0, 1].
     """
     view = _crop(_unit_range(images), draws)
-    neutral = torch.tensor(NEUTRAL)
-    for step in range(4):
-        for index, operation in enumerate((brightness, contrast, saturation, hue)):
-            factor = draws.factors[:, index]
-            _update(view, (draws.order[:, step] == index) & (factor != neutral[index]), operation, factor)
+    for operation, factor in zip(draws.order.unbind(1), draws.factors.gather(1, draws.order).unbind(1), strict=True):
+        turned = operation == HUE
+        blend_(view, operation, factor.where(~turned, 1.0))  # all in one is quicker than to pick the images of each
+        _update(view, turned & (factor != 0), hue, factor)
     _update(view, draws.grey, lambda chosen, _: _luma(chosen).expand_as(chosen), draws.sigma)
     _update(view, draws.sigma > 0, blur, draws.sigma)
     return view
@@ -117,8 +123,9 @@ def two_views(
     count, _, height, width = images.shape
     number, parts = part
     own = slice(number * count, (number + 1) * count)
-    view1, view2 = (apply(images, draw(views, parts * count, height, width, generator).rows(own)) for _ in range(2))
-    return normalise(view1), normalise(view2)
+    first, second = (draw(views, parts * count, height, width, generator).rows(own) for _ in range(2))
+    view1, view2 = normalise(apply(images.repeat(2, 1, 1, 1), first.followed_by(second))).chunk(2)
+    return view1, view2
 
 
 def evaluation_view(images: Tensor, size: int) -> Tensor:
@@ -141,19 +148,19 @@ def normalise(images: Tensor) -> Tensor:
     return (images - mean).mul_(scale)
 
 
-def brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """Images times their factors."""
-    return (images * _per_image(factor)).clamp_(0, 1)
+def blend_(images: Tensor, operation: Tensor, factor: Tensor) -> None:
+    """Draw images to (factor < 1) or from (> 1) black, their mean luma, or their luma, in place.
 
-
-def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Images drawn to (factor < 1) or from (> 1) their mean luma."""
-    return _blend(images, _luma(images).mean(dim=(1, 2, 3), keepdim=True), factor)
-
-
-def saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """Images drawn to (factor < 1) or from (> 1) their luma."""
-    return _blend(images, _luma(images), factor)
+    Which of these, the operation of each image says: brightness, contrast or saturation.
+    """
+    if (factor == 1).all():
+        return
+    rest = 1 - factor
+    own, mean = (_to(_per_image(rest * (operation == kind)), images.device) for kind in (SATURATION, CONTRAST))
+    luma = _luma(images)
+    images *= _to(_per_image(factor), images.device)
+    images += own * luma + mean * luma.mean(dim=(1, 2, 3), keepdim=True)
+    images.clamp_(0, 1)
 
 
 def hue(images: Tensor, shift: Tensor) -> Tensor:
@@ -236,11 +243,6 @@ def _unit_range(images: Tensor) -> Tensor:
 def _luma(images: Tensor) -> Tensor:
     red, green, blue = images.split(1, dim=1)
     return (0.2989 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)
-
-
-def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    factor = _per_image(factor)
-    return (images * factor).add_(other * (1 - factor)).clamp_(0, 1)
 
 
 def _per_image(values: Tensor) -> Tensor:
