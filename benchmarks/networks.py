@@ -29,7 +29,8 @@ def full_networks() -> Iterator[Row]:
     for name in ("resnet18", "mobilenet_v2"):
         ours = us3l.create(name, num_classes=1000).to(memory_format=torch.channels_last)
         theirs = getattr(torchvision.models, name)().to(memory_format=torch.channels_last)
-        best = best_seconds({"ours": training(ours, ours, [images]), "rival": training(theirs, theirs, [images])})
+        rivals = {"ours": training(ours, ours, [images]), "rival": training(theirs, theirs, [images])}
+        best = best_seconds(rivals, turns=20)
         yield Row(f"{name} at 1x / torchvision's", best["ours"] * 1e3, best["rival"] * 1e3, "ms", 1.02)
 
 
@@ -42,7 +43,7 @@ def sub_networks() -> Iterator[Row]:
             native = net.carve(width).train().to(memory_format=torch.channels_last)
             rivals = {"ours": training(partial(net.bind, width), net, views, bind=True)}
             rivals["rival"] = training(native, native, views)
-            best = best_seconds(rivals, turns=4)
+            best = best_seconds(rivals, turns=6)
             what = f"{name} at {width:g}x on shared weights / the same alone"
             yield Row(what, best["ours"] * 1e3, best["rival"] * 1e3, "ms", 1.05)
 

@@ -6,7 +6,7 @@ lists of images that need an operation are known without asking the device. Each
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -42,14 +42,14 @@ class Draws:
 
     def rows(self, chosen: slice) -> "Draws":
         """What was drawn for some of the images."""
-        return replace(self, **{name: getattr(self, name)[chosen] for name in DRAWN})
+        return Draws(self.size, *(values[chosen] for values in self.values()))
 
     def followed_by(self, other: "Draws") -> "Draws":
         """What was drawn for these and then for other images."""
-        return replace(self, **{name: torch.cat([getattr(self, name), getattr(other, name)]) for name in DRAWN})
+        return Draws(self.size, *map(torch.cat, zip(self.values(), other.values(), strict=True)))
 
-
-DRAWN = [field.name for field in fields(Draws) if field.name != "size"]
+    def values(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self) if field.name != "size"]
 
 
 def draw(views: Views, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
