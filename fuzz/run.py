@@ -30,6 +30,8 @@ class Report:
     outcomes: Counter[str] = field(default_factory=Counter)
     unexpected: dict[str, int] = field(default_factory=dict)
     """What else happened, and the number of the first file that did it."""
+    paused: set[int] = field(default_factory=set)
+    """Files that took too long once."""
     most_memory: int = 0
     """The most that reading one file took, in bytes."""
     longest: float = 0.0
@@ -89,6 +91,9 @@ def _run_some(report: Report, good: Path, folder: Path, seed: int, first: int, c
         while number < count:
             if not ours.poll(SECONDS):
                 reader.kill()
+                if number not in report.paused:  # once more, as the machine may have stood still
+                    report.paused.add(number)
+                    return number
                 _note(report, "too slow", f"more than {SECONDS:g} s", number)
                 return number + 1
             outcome, what, memory, seconds = ours.recv()

@@ -15,13 +15,15 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from lightning_fabric.plugins import DoublePrecision
+from torch import distributed, nn
 
 from reliability.children import end_of, start
-from us3l.data.sources import find, load
+from us3l.data.sources import ImageFiles, ImageSet, find, load
 from us3l.training.loop import make_fabric
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
 from us3l.training.run import Machine, RunConfig
+from us3l.training.sharding import sharded
 from us3l.training.trainer import Trainer
 
 STEPS = 3
@@ -47,26 +49,49 @@ CASES: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "supervised": (SMALL.with_method("us-net"), SYNCED),
     "accumulated": (VIT.with_method("us-byol"), {"accumulate": 2}),
     "shards": (SMALL.with_method("us-simsiam"), {}),
+    "fsdp": (replace(VIT, optimiser=Optimiser("adamw", lr=1e-3, weight_decay=0.1)), {"fsdp": True}),
+    "fsdp per width": (replace(SMALL, objective=replace(SMALL.objective, update="per-width")), SYNCED | {"fsdp": True}),
+    "fsdp queue": (VIT.with_objective(base_loss="moco"), {"fsdp": True, "accumulate": 2}),
+    "fsdp lars": (replace(VIT, optimiser=Optimiser("lars", lr=0.1)), {"fsdp": True}),
 }
 """What two processes train, and how. One process does the same in one piece; but `shards` in two, for the mean of both
 halves of a batch, each with its own batch norm, is what two processes are to compute."""
 ALONE: dict[str, dict[str, Any]] = {"shards": {"accumulate": 2}}
 
 
-def run_case(name: str, folder: str, fabric: Fabric) -> dict[str, Any]:
+def run_case(name: str, folder: str, count: int = 1) -> dict[str, Any]:
+    """Train a case as one of so many processes; several go on from their state before the last step, as if resumed."""
     recipe, settings = CASES[name]
-    machine = Machine("cpu", **(settings if fabric.world_size > 1 else ALONE.get(name, {})))
+    machine = Machine("cpu", **(settings if count > 1 else ALONE.get(name, {})))
+    fabric = new_fabric(machine, count)
+    fabric.launch()
     images = load(folder, "all", size=8) if name == "in memory" else find(folder, "all")
+    trainer = new_trainer(recipe, images, fabric, machine)
+    losses, indices = [], []
+    for step in range(STEPS):
+        if count > 1 and step == STEPS - 1:
+            state = trainer.state()
+            trainer = new_trainer(recipe, images, fabric, machine)
+            trainer.load_state(state)
+        epoch, number = divmod(trainer.step, trainer.per_epoch)
+        indices.append(trainer.peers.gather(trainer.batches(epoch)[number]))
+        losses.append(fabric.all_reduce(torch.stack(trainer.train_step()), reduce_op="mean"))
+    return {"losses": losses, "indices": indices, "learner": trainer.state()["learner"]}
+
+
+def new_fabric(machine: Machine, count: int) -> Fabric:
+    """In double precision, in which rounding cannot grow into a difference within a few steps."""
+    if machine.fsdp:  # to which Fabric grants it as a plugin only
+        return Fabric(accelerator="cpu", devices=count, strategy=sharded(count), plugins=DoublePrecision())
+    return make_fabric(RunConfig("", SMALL, replace(machine, precision="64-true")))  # type: ignore[arg-type]
+
+
+def new_trainer(recipe: Recipe, images: ImageSet | ImageFiles, fabric: Fabric, machine: Machine) -> Trainer:
     trainer = Trainer(recipe, images, fabric, machine)
     if recipe.network.backbone.startswith("vit"):  # which has no batch norm, but its heads do
         for head in (trainer.learner.projector, trainer.learner.h, trainer.learner.g, trainer.learner.teacher):
             without_norms(head)
-    losses, indices = [], []
-    for _ in range(STEPS):
-        epoch, number = divmod(trainer.step, trainer.per_epoch)
-        indices.append(trainer.peers.gather(trainer.batches(epoch)[number]))
-        losses.append(fabric.all_reduce(torch.stack(trainer.train_step()), reduce_op="mean"))
-    return {"losses": losses, "indices": indices, "learner": trainer.learner.state_dict()}
+    return trainer
 
 
 def without_norms(module: nn.Module | None) -> None:
@@ -76,13 +101,10 @@ def without_norms(module: nn.Module | None) -> None:
                 setattr(parent, name, nn.Identity())
 
 
-def run_cases(names: list[str], folder: str, file: Path) -> int:
-    """In double precision, in which rounding cannot grow into a difference within a few steps."""
+def run_cases(names: list[str], folder: str, count: int, file: Path) -> int:
     torch.set_num_threads(1)
-    fabric = make_fabric(RunConfig(folder, SMALL, Machine("cpu", precision="64-true")))  # type: ignore[arg-type]
-    fabric.launch()
-    found = {name: run_case(name, folder, fabric) for name in names}
-    if fabric.is_global_zero:
+    found = {name: run_case(name, folder, count) for name in names}
+    if distributed.get_rank() == 0:
         torch.save(found, file)
     return 0
 
@@ -93,7 +115,11 @@ def main() -> int:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     children = [
-        start(lambda: run_cases(names, folder, file), file.with_suffix(f".{rank}.log"), as_torchrun(rank, count, port))
+        start(
+            lambda: run_cases(names, folder, count, file),
+            file.with_suffix(f".{rank}.log"),
+            as_torchrun(rank, count, port),
+        )
         for rank in range(count)
     ]
     return max(map(abs, map(end_of, children)))

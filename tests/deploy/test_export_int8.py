@@ -7,7 +7,8 @@ import us3l
 from us3l.data.sources import load
 from us3l.deploy import formats, proof
 from us3l.deploy.bundle import read_bundle
-from us3l.deploy.export import Source, export
+from us3l.deploy.example import OPENERS
+from us3l.deploy.export import Source, export, write
 from us3l.deploy.proof import Evidence, prove_int8
 
 pytest.importorskip("nncf", reason="needs us3l[deploy]")
@@ -47,6 +48,21 @@ def test_int8_is_small_and_close(sources, evidence, tmp_path, name, kind):
     assert last.name.startswith(f"{name}-0.5x-int8")
     assert 0.2 * weights < last.stat().st_size < 0.25 * weights + 90_000
     assert bundle.entries == [entry]
+
+
+@pytest.mark.parametrize("kind", ["onnx", "openvino"])
+def test_depthwise_convolutions_stay_in_float(evidence, tmp_path, kind):
+    torch.manual_seed(0)
+    depthwise, pointwise = torch.nn.Conv2d(3, 3, 3, groups=3), torch.nn.Conv2d(3, 3, 1)
+
+    def error_of(layer):
+        network = torch.nn.Sequential(layer, torch.nn.Flatten()).eval().requires_grad_(False)
+        path, *_ = write(network, kind, SIZE, tmp_path / f"net{formats.KINDS[kind].suffixes[0]}", {}, evidence.train)
+        _, run = OPENERS[path.suffix](path)
+        return proof.difference(run(evidence.test.numpy()), proof.outputs_of(network, evidence.test))
+
+    assert error_of(depthwise) < 1e-5
+    assert error_of(pointwise) > 1e-3
 
 
 def linear(weight):

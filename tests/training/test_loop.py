@@ -5,7 +5,9 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partialmethod
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -167,6 +169,42 @@ def test_mixed_precision(tmp_path):
     assert us3l.load(tmp_path / "run" / "model").full.conv1.weight.dtype == torch.float32
 
 
+def compile_by(backend, monkeypatch):
+    """Without C++, whose compilation takes minutes."""
+    monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend=backend))
+
+
+def test_compiled_networks_learn_the_same(tmp_path, monkeypatch):
+    batches = []
+
+    def backend(graph, example):
+        batches.append({value.shape[0] for value in example if getattr(value, "ndim", 0) == 4 and value.shape[1] == 3})
+        return graph
+
+    compile_by(backend, monkeypatch)
+    vit = Network("vit_tiny", base=12, heads=1, depth=1, patch=4)
+    config = replace(CONFIG, recipe=replace(TINY, network=vit, max_steps=4, optimiser=Optimiser(lr=0.01)))
+    pretrain(tmp_path / "plain", config)
+    pretrain(tmp_path / "compiled", replace(config, machine=Machine("cpu", compile=True)))
+    plain, compiled = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("plain", "compiled")
+    )
+    assert [line["widths"] for line in plain[:4]] == [line["widths"] for line in compiled[:4]]
+    for mine, theirs in zip(plain[:4], compiled[:4], strict=True):
+        assert mine["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
+    assert len(batches) == 2  # the network and its teacher, for training alone
+
+
+def test_a_network_that_cannot_be_compiled(tmp_path, monkeypatch):
+    def backend(*_):
+        raise RuntimeError("there is no compiler")
+
+    compile_by(backend, monkeypatch)
+    with pytest.raises(UserError, match=r"cannot compile the network.*there is no compiler.*leave out --compile"):
+        pretrain(tmp_path / "run", replace(CONFIG, machine=Machine("cpu", compile=True)))
+
+
 def test_a_run_is_not_resumed_on_other_images(tmp_path, monkeypatch):
     stop_at(monkeypatch, 6)
     with pytest.raises(loop.Interrupted):
@@ -246,16 +284,31 @@ def test_it_learns(tmp_path):
     assert distillation[-1] < -0.4
 
 
-def test_two_processes_train_together(tmp_path):
+def test_two_processes_train_together_with_copies_or_shares(tmp_path):
     """Fabric launches the second process; both average their gradients, the first writes."""
-    command = [sys.executable, "-m", "us3l.cli.main", "pretrain", "digits", "--out", str(tmp_path / "run")]
-    command += "--devices 2 --accelerator cpu --max-steps 4 --batch-size 16 --images 32 --base 8 --size 8".split()
-    command += "--hidden 16 --predictor 16 --dim 8 --calibration 8".split()
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "2 x cpu" in done.stdout
-    assert Run(tmp_path / "run").finished
+    for name, sharing in (("copies", []), ("shares", ["--fsdp"])):
+        command = [sys.executable, "-m", "us3l.cli.main", "pretrain", "digits", "--out", str(tmp_path / name), *sharing]
+        command += "--devices 2 --accelerator cpu --max-steps 4 --batch-size 16 --images 32 --size 8".split()
+        command += "--backbone vit_tiny --base 12 --heads 1 --depth 1 --patch 4 --hidden 16 --predictor 16".split()
+        command += "--dim 8 --lr 0.01".split()
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "2 x cpu" in done.stdout
+        assert Run(tmp_path / name).finished
+    copies, shares = (load_checkpoint(tmp_path / name / "checkpoints")[0] for name in ("copies", "shares"))
+    assert copies["learner"].keys() == shares["learner"].keys()
+    for name, tensor in copies["learner"].items():
+        torch.testing.assert_close(tensor, shares["learner"][name], rtol=1e-3, atol=1e-5)
+    weight = us3l.load(tmp_path / "shares" / "model").full.state_dict()["blocks.0.mlp.fc1.weight"]
+    assert torch.equal(weight, shares["learner"]["net.full.blocks.0.mlp.fc1.weight"])
+
+
+def test_several_processes_stop_together():
+    """When any was asked to, and at a step at which all of them listen."""
+    several = SimpleNamespace(world_size=2, device="cpu", all_reduce=lambda asked, **_: asked + 1)
+    assert loop.all_agree_to_stop(several, asked=False, fetching=True)
+    assert not loop.all_agree_to_stop(several, asked=True, fetching=False)
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from PIL import Image
 from torch.nn import functional as F
 
@@ -16,7 +15,7 @@ from us3l.data.stream import Batch
 from us3l.objective.peers import ALONE, SyncedBatchNorm
 from us3l.training.trainer import filled, split
 
-CASES = ["in memory", "vit simclr", "per width", "queue", "accumulated", "shards"]
+CASES = ["in memory", "vit simclr", "per width", "queue", "accumulated", "shards", "fsdp"]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def by_two(folder):
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_learn_what_one_does(by_two, folder, case):
-    alone = processes.run_case(case, str(folder), Fabric(accelerator="cpu", precision="64-true"))
+    alone = processes.run_case(case, str(folder))
     shared = by_two[case]
     for mine, theirs in zip(alone["indices"], shared["indices"], strict=True):
         assert torch.equal(mine, theirs)

@@ -83,7 +83,20 @@ def write_safetensors(network: nn.Module, _: int, path: Path, about: str) -> Non
 
 
 def write_onnx(network: nn.Module, size: int, path: Path, about: str) -> None:
-    onnx = need("onnx")
+    save_onnx(onnx_model(network, size), path, about)
+
+
+def write_onnx_int8(network: nn.Module, size: int, path: Path, about: str, images: Tensor) -> None:
+    from us3l.deploy.quantise import quantise_onnx
+
+    need("nncf")
+    model = onnx_model(network, size)
+    with quiet():
+        save_onnx(quantise_onnx(model, images, transformer(network)), path, about)
+
+
+def onnx_model(network: nn.Module, size: int) -> Any:
+    need("onnx")
     need("onnxscript")
     with quiet():
         exported = torch.onnx.export(
@@ -96,12 +109,12 @@ def write_onnx(network: nn.Module, size: int, path: Path, about: str) -> None:
             verbose=False,
         )
     assert exported is not None
-    save_onnx(onnx, exported.model_proto, path, about)
+    return exported.model_proto
 
 
-def save_onnx(onnx: Any, model: Any, path: Path, about: str) -> None:
+def save_onnx(model: Any, path: Path, about: str) -> None:
     """Without the exporter's notes, which hold paths of this machine and may outweigh a small network."""
-    graph = model.graph
+    onnx, graph = need("onnx"), model.graph
     for part in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
@@ -109,17 +122,6 @@ def save_onnx(onnx: Any, model: Any, path: Path, about: str) -> None:
     if about:
         onnx.helper.set_model_props(model, {KEY: about})
     onnx.save(model, path)
-
-
-def write_onnx_int8(network: nn.Module, size: int, path: Path, about: str, images: Tensor) -> None:
-    from us3l.deploy.quantise import quantise_onnx
-
-    onnx = need("onnx")
-    with TemporaryDirectory(dir=path.parent) as scratch, quiet():
-        source, quantised = Path(scratch) / "float.onnx", Path(scratch) / "int8.onnx"
-        write_onnx(network, size, source, about)
-        quantise_onnx(source, quantised, images, transformer(network))
-        save_onnx(onnx, onnx.load(quantised), path, about)
 
 
 def write_openvino(network: nn.Module, size: int, path: Path, about: str) -> None:

@@ -1,62 +1,50 @@
-"""Post-training quantisation to INT8, by the libraries of the formats; weights have a scale for each channel.
+"""Post-training quantisation to INT8 by NNCF, for both formats; weights have a scale for each channel.
 
 The settings are those that kept features closest to the float network's in `benchmarks/export_proof.py`: ranges of
-activations from the least to the greatest value seen, no correction of biases, and in transformers only the layers
-with weights. OpenVINO's depthwise convolutions stay in float: they hold few of the weights, but most of the error.
+activations from the least to the greatest value seen, and no correction of biases. Depthwise convolutions stay in
+float: they hold few of the weights, but most of the error.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from nncf import IgnoredScope
+    from onnx import ModelProto, NodeProto
 
 BATCH = 10
 
 
-def quantise_onnx(source: Path, target: Path, images: Tensor, transformer: bool) -> None:
-    """Write an ONNX file with QDQ nodes, its ranges found on preprocessed images."""
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
+def quantise_onnx(model: ModelProto, images: Tensor, transformer: bool) -> ModelProto:
+    """An ONNX model in INT8 (QDQ), its ranges found on preprocessed images."""
+    from nncf import IgnoredScope
 
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            self.batches = batches(images)
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            batch = next(self.batches, None)
-            return None if batch is None else {"images": batch}
-
-    prepared = source.with_name("prepared.onnx")
-    quant_pre_process(source, prepared, skip_symbolic_shape=True)
-    quantize_static(
-        prepared,
-        target,
-        Reader(),
-        quant_format=QuantFormat.QDQ,
-        per_channel=True,
-        activation_type=QuantType.QUInt8,  # with signed weights, what x86's fast instructions take
-        weight_type=QuantType.QInt8,
-        op_types_to_quantize=["Conv", "Gemm", "MatMul"] if transformer else None,
-    )
+    names = [node.name for node in model.graph.node if is_depthwise(node)]
+    return quantise(model, images, transformer, IgnoredScope(names=names))
 
 
 def quantise_openvino(model: Any, images: Tensor, transformer: bool) -> Any:
     """An OpenVINO model in INT8, its ranges found on preprocessed images."""
+    from nncf import IgnoredScope
+
+    return quantise(model, images, transformer, IgnoredScope(types=["GroupConvolution"], validate=False))
+
+
+def quantise(model: Any, images: Tensor, transformer: bool, left_in_float: IgnoredScope) -> Any:
     import nncf
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
     nncf.set_log_level(logging.ERROR)
     return nncf.quantize(
         model,
-        nncf.Dataset(list(batches(images))),
+        nncf.Dataset([{"images": part.contiguous().numpy()} for part in images.split(BATCH)]),
         preset=nncf.QuantizationPreset.MIXED,  # activations need not be symmetric
         subset_size=len(images),
-        ignored_scope=nncf.IgnoredScope(types=["GroupConvolution"], validate=False),
+        ignored_scope=left_in_float,
         model_type=nncf.ModelType.TRANSFORMER if transformer else None,
         advanced_parameters=nncf.AdvancedQuantizationParameters(
             activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX, disable_bias_correction=True
@@ -64,5 +52,5 @@ def quantise_openvino(model: Any, images: Tensor, transformer: bool) -> Any:
     )
 
 
-def batches(images: Tensor) -> Iterator[np.ndarray]:
-    return (part.contiguous().numpy() for part in images.split(BATCH))
+def is_depthwise(node: NodeProto) -> bool:
+    return node.op_type == "Conv" and any(given.name == "group" and given.i > 1 for given in node.attribute)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -48,6 +49,13 @@ class _Gather(torch.autograd.Function):  # torch.distributed.nn, which has this,
         total = gradient.clone(memory_format=torch.contiguous_format)
         distributed.all_reduce(total)
         return total.chunk(ctx.peers.count)[ctx.peers.rank], None
+
+
+def share_like(example: Tensor, tensor: Tensor) -> Tensor:
+    """This process's share of a tensor, if the example is one of a tensor with as many rows (FSDP); else the tensor."""
+    if not isinstance(example, DTensor):
+        return tensor
+    return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)
 
 
 class SyncedBatchNorm(TorchFunctionMode):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from us3l.objective.peers import share_like
+
 
 class GroupDecay:
     """Decays a module's parameters just before a step of the optimiser, whose own weight decay must be 0.
@@ -19,9 +21,12 @@ class GroupDecay:
         self.weight_decay = weight_decay
         self.parameters: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.relief = {
-            parameter: (weight_decay * alpha * group_of(parameter.shape[0], groups))
-            .to(parameter)
-            .view(-1, *[1] * (parameter.ndim - 1))
+            parameter: share_like(
+                parameter,
+                (weight_decay * alpha * group_of(parameter.shape[0], groups))
+                .to(parameter)
+                .view(-1, *[1] * (parameter.ndim - 1)),
+            )
             for parameter in self.parameters
             if alpha and id(parameter) in in_groups
         }

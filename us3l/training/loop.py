@@ -6,14 +6,14 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import TorchElasticEnvironment
-from lightning_fabric.strategies import DDPStrategy
+from lightning_fabric.strategies import DDPStrategy, Strategy
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -34,6 +34,7 @@ from us3l.training.images import check_damaged, note_damaged
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.recipes import Recipe
 from us3l.training.run import Run, RunConfig, append_records
+from us3l.training.sharding import gather, scatter, sharded
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer, seeded
 from us3l.training.trouble import explained, last_good, not_finite
@@ -79,6 +80,7 @@ def pretrain(
             train(config, trainer, monitor, run, display, asked_to_stop)
             for name in trainer.images.damaged:
                 display.record(f"skipped {name}")
+        gather(trainer.learner)
         if monitor:
             finish(trainer, run, display)
         fabric.barrier()
@@ -145,16 +147,31 @@ def train(
         now = time.perf_counter()
         display.step(step, now - started, trainer.batch * trainer.fabric.world_size, f"{epoch}/{epochs}", shown)
         if epoch_ends and (epoch % math.ceil(epochs / MONITORINGS) == 0 or epoch == epochs):
-            collapsed = look(trainer, monitor, run, display, epoch) if monitor else []
+            with for_a_look(trainer):
+                collapsed = look(trainer, monitor, run, display, epoch) if monitor else []
             if config.machine.stop_on_collapse and trainer.fabric.broadcast(collapsed):
                 raise UserError(f"stopped after step {trainer.step}, as the embeddings collapsed; {last_good(run)}")
         # Last, so that a checkpoint is never ahead of the metrics.
         due = epoch_ends and (epoch % config.machine.checkpoint_every == 0 or epoch == epochs)
-        if monitor and (due or stopping):
-            save_checkpoint(run.checkpoints, trainer.state() | {"monitor": monitor.state()})
+        if due or stopping:
+            state = trainer.state()
+            if monitor:
+                save_checkpoint(run.checkpoints, state | {"monitor": monitor.state()})
         if stopping and trainer.step < trainer.steps:
             raise Interrupted(f"stopped after step {trainer.step} of {trainer.steps}; the state is saved")
         started = time.perf_counter()
+
+
+@contextmanager
+def for_a_look(trainer: Trainer) -> Iterator[None]:
+    """The networks with whole tensors, and not compiled, as batches are few and of other sizes than in training.
+
+    All processes must enter together.
+    """
+    gather(trainer.learner)
+    with torch.compiler.set_stance("force_eager") if trainer.machine.compile else nullcontext():
+        yield
+    scatter(trainer.learner)
 
 
 def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[Done]) -> list[dict[str, Any]]:
@@ -264,7 +281,9 @@ def make_fabric(config: RunConfig) -> Fabric:
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")  # slower, not wrong
     warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")  # its successor is too new
     # The distillation head gets no gradient while the full network trains alone. The queue is the same everywhere.
-    several = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
+    several: Strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
+    if machine.fsdp:
+        several = sharded(devices * nodes)
     try:
         return Fabric(
             accelerator=machine.accelerator,

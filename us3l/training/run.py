@@ -27,8 +27,13 @@ class Machine:
     """Number of devices (on a CPU: of processes). Under torchrun it is torchrun that decides."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     """Arithmetic of the networks; losses are always computed in 32 bits."""
+    compile: bool = False
+    """Compile the full network and the teacher with torch.compile; sub-networks, of which there are many, stay as they
+    are."""
     sync_bn: bool = False
     """Batch norm over the batch of all devices instead of each device's own part."""
+    fsdp: bool = False
+    """Share parameters, gradients and the optimiser's state out among several devices, which needs less memory."""
     accumulate: int = 1
     """Compute each batch in this many parts, one after the other, which needs less memory."""
     checkpoint_every: int = 1
@@ -50,6 +55,10 @@ class Machine:
         for name in ("skip_bad_steps", "max_bad_images"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)} must not be negative")
+        if self.fsdp and self.precision == "16-mixed":
+            raise UserError("fsdp has no scaled gradients: set precision to bf16-mixed or 32-true, or leave out fsdp")
+        if self.compile and self.sync_bn:
+            raise UserError("compiled networks cannot share their batch norm: leave out compile or sync_bn")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ FILE = "projector.safetensors"
 @torch.no_grad()
 def save_projector(folder: Path, head: nn.Sequential, features: Tensor) -> None:
     """Keep a projector with the statistics of its batch norms, which are those on these features."""
-    kept = {name: tensor.detach() for name, tensor in head.state_dict().items()}
+    kept = {name: parameter.detach() for name, parameter in head.named_parameters()}
     x = features
     for number, layer in enumerate(head):
         if isinstance(layer, nn.BatchNorm1d):

@@ -26,6 +26,7 @@ from us3l.slimmable import Slimmable
 from us3l.training.images import Resident, Streamed, channels_last
 from us3l.training.recipes import Optimiser, Recipe
 from us3l.training.run import Machine
+from us3l.training.sharding import load_module, load_optimiser, whole
 from us3l.training.teacher import load_teacher
 
 
@@ -53,8 +54,12 @@ class Trainer:
         self.step, self.epoch, self.skipped = 0, -1, 0
         net = new_network(recipe)
         self.learner = new_learner(recipe, net, self.images, self.peers).to(memory_format=torch.channels_last)
-        optimiser = new_optimiser(recipe.optimiser, self.learner)
-        self.model, self.optimiser = fabric.setup(self.learner, optimiser)
+        for network in (net.full, self.learner.teacher) if self.machine.compile else ():
+            if network is not None:
+                network.compile()
+        self.model = fabric.setup_module(self.learner)
+        optimiser = new_optimiser(recipe.optimiser, self.learner)  # of the shares, if there are any
+        self.optimiser: Any = fabric.setup_optimizers(optimiser)
         objective, weight_decay = recipe.objective, recipe.optimiser.weight_decay
         self.decay = GroupDecay(self.learner, net, weight_decay, objective.groups, objective.alpha)
         # A hook, because with scaled gradients (16-mixed) they have their true size only just before the step.
@@ -155,16 +160,17 @@ class Trainer:
         if getattr(self.fabric.strategy.precision, "scaler", None):  # which skips steps on its own: 16-mixed
             return torch.tensor(True, device=self.fabric.device)
         gradients = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
-        return get_total_norm(gradients).isfinite()
+        return whole(get_total_norm(gradients)).isfinite()
 
     def state(self) -> dict[str, Any]:
+        """All that a resumed run needs; all processes must ask together."""
         return {
             "step": self.step,
             "skipped": self.skipped,
             "batch": self.batch * self.peers.count,
             "data": self.images.fingerprint(),
-            "learner": self.learner.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "learner": whole(self.learner.state_dict()),
+            "optimiser": whole(self.optimiser.state_dict()),
             "precision": self.fabric.strategy.precision.state_dict(),
         }
 
@@ -181,8 +187,8 @@ class Trainer:
                 f"make {batch}: resume it on a number of them that divides the batch"
             )
         try:
-            self.learner.load_state_dict(state["learner"])
-            self.optimiser.load_state_dict(state["optimiser"])
+            load_module(self.learner, state["learner"])
+            load_optimiser(self.optimiser, state["optimiser"])
             if state.get("precision"):
                 self.fabric.strategy.precision.load_state_dict(state["precision"])
             self.step, self.skipped = state["step"], state.get("skipped", 0)
