@@ -5,6 +5,7 @@ All of a `Learner` is one unit: its forward gathers the whole tensors, so that s
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -50,9 +51,9 @@ def scatter(module: nn.Module) -> None:
 def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Take whole tensors, of which each process keeps its shares."""
     own = module.state_dict()
-    module.load_state_dict(
-        {name: share_like(own[name], value) if name in own else value for name, value in state.items()}
-    )
+    shares = OrderedDict((name, share_like(own.get(name, value), value)) for name, value in state.items())
+    shares._metadata = own._metadata  # type: ignore[attr-defined]  # without it, batch norms take it for an old version's
+    module.load_state_dict(shares)
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
