@@ -123,7 +123,8 @@ class Trainer:
             self.optimiser.zero_grad()
             for number, width in enumerate(networks, start=1):
                 loss, found = self.backward(shares, width, targets, last=number == len(networks))
-                losses, targets = [*losses, loss], found
+                losses.append(loss)
+                targets = found
             self.sound = self.sound & self.finite_gradients()
             if self.skipped < self.machine.skip_bad_steps and not self.sound:
                 self.skipped += 1
