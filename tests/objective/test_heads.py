@@ -1,7 +1,8 @@
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from us3l.objective.heads import Queue
+from us3l.objective.heads import Queue, per_view, projector
 
 
 def test_the_queue_wraps_and_keeps_the_latest():
@@ -24,3 +25,21 @@ def test_the_oldest_goes_first():
         queue.push(torch.tensor([[float(number)]]))
     assert queue.rows.flatten().tolist() == [4, 5, 2, 3]
     assert queue.place == 2
+
+
+def test_a_head_on_several_views_is_the_head_on_each():
+    torch.manual_seed(0)
+    head = projector(10, 8, 6, final_norm=True).double()
+    views = [torch.randn(count, 10, dtype=torch.float64) for count in (5, 7)]
+    together, apart = per_view(head, views), tuple(head(view) for view in views)
+    torch.testing.assert_close(together, apart)
+
+    def gradients(outputs):
+        return torch.autograd.grad(sum((output**3).sum() for output in outputs), list(head.parameters()))
+
+    torch.testing.assert_close(gradients(together), gradients(apart))
+
+
+def test_what_is_no_sequence_of_layers_takes_each_view():
+    views = torch.randn(3, 4), torch.randn(3, 4)
+    assert all(ours is view for ours, view in zip(per_view(nn.Identity(), views), views, strict=True))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+PerView = tuple[Tensor, ...]
+"""Something of each view of a batch, of which there are one or two."""
 
 
 class LeadingLinear(nn.Linear):
@@ -34,6 +39,20 @@ def predictor(dim: int, hidden: int, final_norm: bool = False) -> nn.Sequential:
         nn.Linear(hidden, dim),
         *([norm(dim, affine=False)] if final_norm else []),
     )
+
+
+def per_view(head: nn.Module, views: Sequence[Tensor]) -> PerView:
+    """What a head makes of each view.
+
+    Linear layers take all views at once: they are wide, and the traffic of their weights and gradients is what they
+    cost. Norms take each view by itself.
+    """
+    if not isinstance(head, nn.Sequential):
+        return tuple(map(head, views))
+    sizes, x = [len(view) for view in views], torch.cat([*views])
+    for layer in head:
+        x = torch.cat([layer(view) for view in x.split(sizes)]) if isinstance(layer, nn.BatchNorm1d) else layer(x)
+    return x.split(sizes)
 
 
 def norm_and_relu(channels: int) -> tuple[nn.Module, nn.Module]:

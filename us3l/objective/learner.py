@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from us3l.objective.heads import LeadingLinear, Queue, predictor, projector
+from us3l.objective.heads import LeadingLinear, PerView, Queue, per_view, predictor, projector
 from us3l.objective.losses import (
     at_least_float32,
     info_nce,
@@ -27,8 +27,6 @@ from us3l.objective.peers import ALONE, Peers
 from us3l.objective.spec import Objective
 from us3l.slimmable import Slimmable
 
-PerView = tuple[Tensor, ...]
-"""Something of each view of a batch, of which there are one or two."""
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -87,7 +85,7 @@ class Learner(nn.Module):
     def embed(self, views: PerView, width: float) -> PerView:
         """`z` of each view at a width."""
         network = self.net.bind(width)
-        return tuple(self.projector(network(view)) for view in views)
+        return per_view(self.projector, [network(view) for view in views])
 
     @torch.no_grad()
     def update_teacher(self, progress: float = 0.0) -> None:
@@ -132,7 +130,7 @@ class Learner(nn.Module):
         if self.objective.supervised:
             logits = tuple(map(at_least_float32, z))
             return logits, logits  # the labels are the targets
-        outputs = units(map(self.h, z))
+        outputs = units(per_view(self.h, z))
         if self.objective.momentum_base or self.objective.frozen_teacher:
             return outputs, units(require(targets.teacher))
         if self.objective.base_loss == "mse":
@@ -166,7 +164,7 @@ class Learner(nn.Module):
         t = require(targets.teacher if self.objective.momentum_sub else targets.base)
         if self.objective.distill_loss == "soft":
             return tuple(map(at_least_float32, z)), tuple(map(at_least_float32, t))
-        return units(map(self.h if self.objective.head == "shared" else self.g, z)), units(t)
+        return units(per_view(self.h if self.objective.head == "shared" else self.g, z)), units(t)
 
     def sub_loss(self, outputs: PerView, targets: PerView, labels: Tensor | None, peers: Peers = ALONE) -> Tensor:
         if self.objective.distill_loss == "own":
@@ -198,7 +196,7 @@ def across_views(loss: Loss, outputs: PerView, targets: PerView) -> Tensor:
     return torch.stack([loss(z, t) for z, t in zip(outputs, reversed(targets), strict=True)]).mean()
 
 
-def units(embeddings: Sequence[Tensor] | map[Tensor]) -> PerView:
+def units(embeddings: PerView) -> PerView:
     return tuple(map(unit, embeddings))
 
 
