@@ -50,7 +50,7 @@ def agents(run: Run, settings: list[str]) -> list[subprocess.Popen[bytes]]:
         port = probe.getsockname()[1]
     torchrun = f"{sys.executable} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --max-restarts 3".split()
     torchrun += f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --local-addr 127.0.0.1".split()
-    command = [*torchrun, "-m", "us3l.cli.main", "pretrain", "digits", "--out", str(run.folder), "--resume", *settings]
+    command = [*torchrun, "-m", "us3l", "pretrain", "digits", "--out", str(run.folder), "--resume", *settings]
     run.folder.parent.mkdir(parents=True, exist_ok=True)
     started = []
     for node in range(2):

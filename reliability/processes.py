@@ -7,6 +7,7 @@ trains on the images in a folder and keeps losses, indices and parameters after 
 
 from __future__ import annotations
 
+import copy
 import socket
 import sys
 from dataclasses import replace
@@ -59,8 +60,11 @@ halves of a batch, each with its own batch norm, is what two processes are to co
 ALONE: dict[str, dict[str, Any]] = {"shards": {"accumulate": 2}}
 
 
-def run_case(name: str, folder: str, count: int = 1) -> dict[str, Any]:
-    """Train a case as one of so many processes; several go on from their state before the last step, as if resumed."""
+def run_case(name: str, folder: str, count: int = 1, state: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Train a case as one of so many processes, from a state on if one is given.
+
+    Several go on from their own state before the last step, as if resumed; it is kept.
+    """
     recipe, settings = CASES[name]
     machine = Machine("cpu", **(settings if count > 1 else ALONE.get(name, {})))
     fabric = new_fabric(machine, count)
@@ -68,15 +72,17 @@ def run_case(name: str, folder: str, count: int = 1) -> dict[str, Any]:
     images = load(folder, "all", size=8) if name == "in memory" else find(folder, "all")
     trainer = new_trainer(recipe, images, fabric, machine)
     losses, indices = [], []
-    for step in range(STEPS):
-        if count > 1 and step == STEPS - 1:
+    if state:
+        trainer.load_state(state)
+    while trainer.step < STEPS:
+        if count > 1 and trainer.step == STEPS - 1:
             state = trainer.state()
             trainer = new_trainer(recipe, images, fabric, machine)
-            trainer.load_state(state)
+            trainer.load_state(copy.deepcopy(state))  # its optimiser goes on with the tensors that it is given
         epoch, number = divmod(trainer.step, trainer.per_epoch)
         indices.append(trainer.peers.gather(trainer.batches(epoch)[number]))
         losses.append(fabric.all_reduce(torch.stack(trainer.train_step()), reduce_op="mean"))
-    return {"losses": losses, "indices": indices, "learner": trainer.state()["learner"]}
+    return {"losses": losses, "indices": indices, "learner": trainer.state()["learner"], "before last step": state}
 
 
 def new_fabric(machine: Machine, count: int) -> Fabric:

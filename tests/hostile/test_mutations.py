@@ -1,10 +1,12 @@
 """A few changed files of every kind; `python -m fuzz` reads many more, within limits of time and memory."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import fuzz.run
 from fuzz.kinds import KINDS
 from fuzz.run import changed_file, outcome_of
 
@@ -39,3 +41,20 @@ def test_changes_are_the_same_every_time(tmp_path: Path) -> None:
 def test_what_is_neither_read_nor_refused_is_told(tmp_path: Path) -> None:
     broken = replace(KINDS["voc"], read=lambda _: 1 / 0)
     assert outcome_of(broken, tmp_path) == ("unexpected error", "ZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize(("times", "outcomes"), [(1, {"accepted": 1}), (2, {"too slow": 1})])
+def test_a_file_is_too_slow_when_it_is_so_twice(tmp_path: Path, monkeypatch, times: int, outcomes: dict) -> None:
+    """Once may have been the machine's fault."""
+
+    def read(folder: Path) -> None:
+        waited = len(list(tmp_path.iterdir()))
+        if folder.name == "changed" and waited < times:
+            (tmp_path / str(waited)).touch()
+            time.sleep(60)
+
+    monkeypatch.setitem(KINDS, "voc", replace(KINDS["voc"], read=read))
+    monkeypatch.setattr(fuzz.run, "SECONDS", 1.5)
+    report = fuzz.run.run("voc", 1, seed=0)
+    assert report.outcomes == outcomes
+    assert report.paused == {0}

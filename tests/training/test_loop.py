@@ -287,7 +287,7 @@ def test_it_learns(tmp_path):
 def test_two_processes_train_together_with_copies_or_shares(tmp_path):
     """Fabric launches the second process; both average their gradients, the first writes."""
     for name, sharing in (("copies", []), ("shares", ["--fsdp"])):
-        command = [sys.executable, "-m", "us3l.cli.main", "pretrain", "digits", "--out", str(tmp_path / name), *sharing]
+        command = [sys.executable, "-m", "us3l", "pretrain", "digits", "--out", str(tmp_path / name), *sharing]
         command += "--devices 2 --accelerator cpu --max-steps 4 --batch-size 16 --images 32 --size 8".split()
         command += "--backbone vit_tiny --base 12 --heads 1 --depth 1 --patch 4 --hidden 16 --predictor 16".split()
         command += "--dim 8 --lr 0.01".split()
@@ -312,7 +312,7 @@ def test_several_processes_stop_together():
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
-    command = [sys.executable, "-m", "us3l.cli.main", "pretrain", "digits", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "us3l", "pretrain", "digits", "--out", str(tmp_path / "run")]
     command += "--epochs 1000 --batch-size 16 --images 32 --base 8 --size 8 --hidden 16 --predictor 16 --dim 8".split()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "run" / "metrics.jsonl"

@@ -49,9 +49,16 @@ def test_two_processes_learn_what_one_does(by_two, folder, case):
         assert len(set(mine.tolist())) == 8
     for mine, theirs in zip(alone["losses"], shared["losses"], strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
-    assert alone["learner"].keys() == shared["learner"].keys()
-    for name, tensor in alone["learner"].items():
-        torch.testing.assert_close(tensor, shared["learner"][name], rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(alone["learner"], shared["learner"], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", ["in memory", "fsdp"])
+def test_one_process_goes_on_with_what_two_began(by_two, folder, case):
+    shared = by_two[case]
+    resumed = processes.run_case(case, str(folder), state=shared["before last step"])
+    assert len(resumed["losses"]) == 1
+    torch.testing.assert_close(resumed["losses"][-1], shared["losses"][-1], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(resumed["learner"], shared["learner"], rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (6, 4, 3, 3)])

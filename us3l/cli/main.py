@@ -79,7 +79,3 @@ def run(name: str, arguments: list[str]) -> int:
         )
     keep_freed_memory()
     return import_module(f"us3l.cli.{name}").main(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
