@@ -1,9 +1,11 @@
 """Whole tables of one tiny network each, on digits."""
 
+import csv
 from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+from shapes import write_coco
 
 from us3l.cli import pretrain, reproduce
 from us3l.cli.main import main
@@ -106,3 +108,20 @@ def test_the_plan_can_be_looked_at_first(tmp_path, capsys):
     assert call(tmp_path, "--list") == 0  # also without the data
     assert "3 runs; left to train" in capsys.readouterr().out
     assert not (tmp_path / "mini").exists()
+
+
+def test_tables_of_transfer(tmp_path, tiny, monkeypatch):
+    """Pre-trained on what stands in for ImageNet, then probed or trained as a detector on other data."""
+    detector = {"steps": 2, "batch": 2, "image_size": 24, "channels": 8, "regions": 16}
+    monkeypatch.setitem(SCALES, "mini", replace(tiny, images=64, labelled=60, detector=detector))
+    pictures = write_coco(tmp_path / "pictures", train=4, val=2)
+
+    def table(name, row, *data):
+        arguments = ["--rows", row, "--out", str(tmp_path / "out"), "--data", "cifar100=digits", *data]
+        assert main(["reproduce", name, *arguments]) == 0
+        with (tmp_path / "out" / "mini" / "tables" / f"{name}.csv").open() as file:
+            return [line for line in csv.DictReader(file) if line["ours"]]
+
+    assert {line["column"] for line in table("classification-r18", "8", "cifar10=digits")} == {"C-10", "C-100"}
+    scores = {f"{score}^{kind}" for score in ("AP", "AP_50", "AP_75") for kind in ("bb", "mk")}
+    assert {line["column"] for line in table("coco", "7", f"coco={pictures}")} == scores
