@@ -38,7 +38,7 @@ def call(out, *arguments, rows=("5",)):
     return main(["reproduce", "main-cifar100", "--rows", *rows, "--out", str(out), *arguments])
 
 
-def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_path, trained, monkeypatch):
+def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_path, trained, monkeypatch, capsys):
     data = ["--data", "cifar100=digits"]
     assert call(tmp_path / "whole", *data) == 0
     whole = (tmp_path / "whole/mini/tables/main-cifar100.csv").read_bytes()
@@ -49,6 +49,7 @@ def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_pat
     execute = pretrain.execute
     monkeypatch.setattr(pretrain, "execute", lambda *a, **k: 130 if len(trained) == 1 else execute(*a, **k))
     assert call(tmp_path / "parts", *data) == 130
+    assert "the same command goes on from here" in capsys.readouterr().out
     monkeypatch.setattr(pretrain, "execute", execute)
     assert call(tmp_path / "parts", *data) == 0
     assert len(trained) == len(set(trained)) == 3

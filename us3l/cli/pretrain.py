@@ -27,7 +27,7 @@ class Pretrain:
       us3l pretrain digits --out runs/digits
       us3l pretrain photos/ --out runs/photos --recipe mini --epochs 50 --size 48
       us3l pretrain --out runs/photos --resume
-      torchrun --nproc-per-node 8 -m us3l.cli.main pretrain photos/ --out runs/photos --resume
+      torchrun --nproc-per-node 8 -m us3l pretrain photos/ --out runs/photos --resume
       us3l pretrain photos/ --out runs/half --method byol --individual 0.5
       us3l pretrain photos/ --out runs/seed --method seed --teacher runs/photos --individual 0.25
       us3l pretrain photos/ --out runs/case3 --case app-ablation/3

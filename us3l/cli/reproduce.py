@@ -86,6 +86,7 @@ def main(arguments: list[str]) -> int:
     if not command.table_only:
         code = work(console, place, jobs, wanted, failures)
         if code:
+            console.print("stopped: the same command goes on from here", style="bold")
             return code
     for name, reason in failures.items():
         console.print(f"failed: {name}: {reason}", style="bold red", markup=False, highlight=False, soft_wrap=True)
