@@ -61,7 +61,8 @@ def calibration() -> Row:
             network = net.family(width).to(memory_format=torch.channels_last).train()
             for norm in batch_norms(network).values():
                 norm.momentum = None  # a cumulative mean
-            network(images)
+            for batch in images.split(256):
+                network(batch)
 
     best = best_seconds({"ours": lambda: us3l.calibrate(net, images), "rival": plainly}, turns=1)
     what = f"calibrating {len(net.widths)} widths on {CALIBRATED} images: times as fast as plain passes"
