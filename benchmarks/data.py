@@ -45,7 +45,8 @@ def rows() -> Iterator[Row]:
             "ours": lambda: two_views(images, Views(), generator),
             "v2": lambda: [(tensors(image), tensors(image)) for image in images],
             "PIL": lambda: [(pillow(picture), pillow(picture)) for picture in pictures],
-        }
+        },
+        turns=20,
     )
     torch.set_num_threads(threads)
     note = f"{len(images) / best['ours']:.0f} images/s"

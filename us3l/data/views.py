@@ -103,7 +103,7 @@ def apply(images: Tensor, draws: Draws) -> Tensor:
 
     `images` is N x 3 x H x W, uint8 or float within [0, 1]; the result N x 3 x S x S, float32 within [0, 1].
     """
-    view = _crop(_unit_range(images), draws)
+    view = _crop(images, draws)
     for operation, factor in zip(draws.order.unbind(1), draws.factors.gather(1, draws.order).unbind(1), strict=True):
         turned = operation == HUE
         blend_(view, operation, factor.where(~turned, 1.0))  # all in one is quicker than to pick the images of each
@@ -158,9 +158,8 @@ def blend_(images: Tensor, operation: Tensor, factor: Tensor) -> None:
     rest = 1 - factor
     own, mean = (_to(_per_image(rest * (operation == kind)), images.device) for kind in (SATURATION, CONTRAST))
     luma = _luma(images)
-    images *= _to(_per_image(factor), images.device)
-    images += own * luma + mean * luma.mean(dim=(1, 2, 3), keepdim=True)
-    images.clamp_(0, 1)
+    mean = mean * _per_image(luma.flatten(1).mean(dim=1))  # several times quicker than over three dimensions
+    torch.addcmul(luma.mul_(own).add_(mean), images, _to(_per_image(factor), images.device), out=images).clamp_(0, 1)
 
 
 def hue(images: Tensor, shift: Tensor) -> Tensor:
@@ -210,7 +209,7 @@ def _separable(rows: Tensor, images: Tensor, columns: Tensor) -> Tensor:
     """rows @ image @ columns^T, for each image with matrices of its own."""
     count, channels, height, width = images.shape
     # With the channels side by side it is two plain batched products; broadcasting over channels is 3x slower.
-    wide = images.transpose(1, 2).reshape(count, height, channels * width)
+    wide = _unit_range(images.transpose(1, 2).reshape(count, height, channels * width))
     product = (rows @ wide).view(count, -1, width) @ columns.mT  # N x (S * channels) x S
     return product.view(count, rows.shape[1], channels, columns.shape[1]).transpose(1, 2).contiguous()
 
