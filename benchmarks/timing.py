@@ -32,13 +32,13 @@ class Row:
         return self.ratio <= self.target if self.kind == "at most" else self.ratio >= self.target
 
 
-def best_seconds(rivals: Mapping[str, Job], turns: int = 7) -> dict[str, float]:
-    """The shortest time of each rival, in seconds, after a turn that does not count."""
+def best_seconds(rivals: Mapping[str, Job], turns: int = 7, warm_up: bool = True) -> dict[str, float]:
+    """The shortest time of each rival, in seconds, usually after a turn that does not count."""
     best = dict.fromkeys(rivals, float("inf"))
-    for turn in range(turns + 1):
+    for turn in range(turns + warm_up):
         for name, job in rivals.items():
             started = time.perf_counter()
             job()
-            if turn:
+            if turn >= warm_up:
                 best[name] = min(best[name], time.perf_counter() - started)
     return best
