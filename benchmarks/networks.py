@@ -10,7 +10,7 @@ import torchvision
 from torch import Tensor, nn
 
 import us3l
-from benchmarks.timing import Row, best_seconds
+from benchmarks.timing import Row, best_seconds, middle
 from us3l.slimmable import Slimmable
 
 WIDTHS = (0.75, 0.5, 0.25)
@@ -25,27 +25,35 @@ def rows() -> Iterator[Row]:
 
 def full_networks() -> Iterator[Row]:
     """At width 1, against torchvision's own."""
-    images = torch.randn(16, 3, 96, 96).contiguous(memory_format=torch.channels_last)
     for name in ("resnet18", "mobilenet_v2"):
-        ours = us3l.create(name, num_classes=1000).to(memory_format=torch.channels_last)
-        theirs = getattr(torchvision.models, name)().to(memory_format=torch.channels_last)
-        rivals = {"ours": training(ours, ours, [images]), "rival": training(theirs, theirs, [images])}
-        best = best_seconds(rivals, turns=20)
-        yield Row(f"{name} at 1x / torchvision's", best["ours"] * 1e3, best["rival"] * 1e3, "ms", 1.02)
+        yield middle(partial(against_torchvision, name))
+
+
+def against_torchvision(name: str) -> Row:
+    images = torch.randn(16, 3, 96, 96).contiguous(memory_format=torch.channels_last)
+    ours = us3l.create(name, num_classes=1000).to(memory_format=torch.channels_last)
+    theirs = getattr(torchvision.models, name)().to(memory_format=torch.channels_last)
+    rivals = {"ours": training(ours, ours, [images]), "rival": training(theirs, theirs, [images])}
+    best = best_seconds(rivals, turns=10)
+    return Row(f"{name} at 1x / torchvision's", best["ours"] * 1e3, best["rival"] * 1e3, "ms", 1.02)
 
 
 def sub_networks() -> Iterator[Row]:
     """On the shared weights, against the same network with weights of its own."""
     for name in ("resnet18", "mobilenet_v2", "vit_tiny"):
-        net = slimmable(name)
         for width in WIDTHS:
-            views = [torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last) for _ in range(2)]
-            native = net.carve(width).train().to(memory_format=torch.channels_last)
-            rivals = {"ours": training(partial(net.bind, width), net, views, bind=True)}
-            rivals["rival"] = training(native, native, views)
-            best = best_seconds(rivals, turns=6)
-            what = f"{name} at {width:g}x on shared weights / the same alone"
-            yield Row(what, best["ours"] * 1e3, best["rival"] * 1e3, "ms", 1.05)
+            yield middle(partial(against_native, name, width))
+
+
+def against_native(name: str, width: float) -> Row:
+    net = slimmable(name)
+    views = [torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last) for _ in range(2)]
+    native = net.carve(width).train().to(memory_format=torch.channels_last)
+    rivals = {"ours": training(partial(net.bind, width), net, views, bind=True)}
+    rivals["rival"] = training(native, native, views)
+    best = best_seconds(rivals, turns=4)
+    what = f"{name} at {width:g}x on shared weights / the same alone"
+    return Row(what, best["ours"] * 1e3, best["rival"] * 1e3, "ms", 1.05)
 
 
 def features() -> Iterator[Row]:
