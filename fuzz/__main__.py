@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+import torch
+
 from fuzz.kinds import KINDS
 from fuzz.run import Report, run
 
@@ -15,6 +17,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)  # readers are forked, and would wait for ever for threads that stayed behind
     columns = ("kind", "files", "accepted", "refused", "other", "most memory", "longest")
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
     reports = []
