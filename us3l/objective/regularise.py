@@ -23,7 +23,7 @@ class GroupDecay:
         self.relief = {
             parameter: share_like(
                 parameter,
-                (weight_decay * alpha * group_of(parameter.shape[0], groups))
+                (weight_decay * alpha * group_of(parameter.shape[0], groups).double())
                 .to(parameter)
                 .view(-1, *[1] * (parameter.ndim - 1)),
             )
