@@ -47,7 +47,7 @@ def best_seconds(rivals: Mapping[str, Job], turns: int = 7, warm_up: bool = True
 def middle(compare: Callable[[], Row], rounds: int = 5) -> Row:
     """The comparison with the middle ratio of several, each with networks and tensors made anew.
 
-    Where things lie in memory decides speed by some percent, in favour of one rival for as long as both live.
+    One comparison may favour a rival by some percent in all of its turns, perhaps by where things lie in memory.
     """
     found = sorted((compare() for _ in range(rounds)), key=lambda row: row.ratio)
     return replace(found[rounds // 2], note=f"of {rounds} from {found[0].ratio:.2f} to {found[-1].ratio:.2f}")
