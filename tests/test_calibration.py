@@ -1,10 +1,13 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import us3l
 from us3l.calibration import regroup
-from us3l.slimmable import batch_norms
+from us3l.families.resnet import BasicBlock
+from us3l.tensors import batch_norms
 
 
 def mini():
@@ -106,3 +109,80 @@ def test_regroup():
     assert sizes(1, 1, 4) == [1]
     assert sizes(8, 8, 4) == [4, 4]
     assert torch.equal(torch.cat(list(regroup(torch.arange(10).split(3), 4))), torch.arange(10))
+
+
+@pytest.mark.parametrize("switchable", [None, (0.25, 0.5, 1.0)])
+@pytest.mark.parametrize("backbone", ["resnet18", "resnet50", "mobilenet_v2"])
+def test_all_widths_together_are_each_alone(backbone, switchable):
+    torch.manual_seed(0)
+    together = us3l.create(backbone, stem="cifar", base=16, switchable=switchable)
+    alone = copy.deepcopy(together)
+    images = torch.randn(20, 3, 8, 8)
+    seen = []
+    us3l.calibrate(together, images, batch_size=12, progress=seen.append)
+    assert sum(seen) == 20 * len(together.widths)
+    for width in alone.widths:
+        us3l.calibrate(alone, images, width, batch_size=12)
+        assert_same(statistics(together, width), statistics(alone, width), rtol=0, atol=0)
+
+
+def test_what_networks_share_is_computed_once(monkeypatch):
+    net = mini()
+    signatures = [net.signature(width) for width in net.widths]
+    # The channels of the stem and of four stages, each with two blocks.
+    shared = [len({signature[: 3 + 2 * stage] for signature in signatures}) for stage in range(4)]
+    assert shared[0] < shared[3] == len(signatures)
+    calls = []
+    forward = BasicBlock.forward
+    monkeypatch.setattr(BasicBlock, "forward", lambda block, x: calls.append(block) or forward(block, x))
+    us3l.calibrate(net, torch.randn(4, 3, 8, 8))
+    assert len(calls) == 2 * sum(shared)
+
+
+@pytest.mark.parametrize("backbone", ["resnet18", "resnet50", "mobilenet_v2"])
+def test_the_chain_of_a_family_is_its_network(backbone):
+    for stem in ("cifar", "imagenet"):
+        net = us3l.create(backbone, stem=stem, base=16)
+        us3l.calibrate(net, torch.randn(8, 3, 32, 32), 0.5)
+        network = net.carve(0.5)
+        x = images = torch.randn(2, 3, 32, 32)
+        for module in net.family.chain(network):
+            x = module(x)
+        torch.testing.assert_close(x.mean((2, 3)), network(images))
+        assert len(batch_norms(network)) == sum(len(batch_norms(part)) for part in net.family.chain(network))
+
+
+class Chained:
+    """A family of hand-written networks, whose second layer has a width of its own."""
+
+    def __init__(self, second: type[nn.Module]) -> None:
+        self.second = second
+
+    def __call__(self, width):
+        channels = round(4 * width)
+        return nn.Sequential(nn.BatchNorm2d(3), self.second(channels), nn.BatchNorm2d(channels))
+
+    def chain(self, network):
+        return list(network)
+
+
+class Leading(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(channels, 1, 1))
+
+    def forward(self, x):
+        return x[:, :1] * self.scale
+
+
+class InPlace(Leading):
+    def forward(self, x):
+        return super().forward(x.mul_(2))
+
+
+def test_modules_that_change_their_input_are_refused():
+    images = torch.randn(8, 3, 4, 4)
+    us3l.calibrate(us3l.Slimmable(Chained(Leading)), images)
+    with pytest.raises(us3l.UserError, match="InPlace, in the family's chain, changes its input in place"):
+        us3l.calibrate(us3l.Slimmable(Chained(InPlace)), images)
+    us3l.calibrate(us3l.Slimmable(Chained(InPlace)), images, 0.5)  # nobody else needs it

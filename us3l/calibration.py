@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from us3l.errors import UserError
-from us3l.slimmable import Slimmable, Statistics, batch_norms
+from us3l.slimmable import Slimmable, Statistics
+from us3l.tensors import batch_norms, tensors_of
 from us3l.width import Width
 
 KINDS = ("running_mean", "running_var")
@@ -36,6 +37,8 @@ def calibrate(
     if not batch_norms(net.full):
         return
     networks = {width: net.build(width, blank_statistics(net, width), torch.detach).eval() for width in chosen}
+    chain = getattr(net.family, "chain", lambda network: [network])
+    chains: list[list[nn.Module]] = [list(chain(network)) for network in networks.values()]
     seen = 0
     device = next(net.full.parameters()).device
     for batch in regroup(images, batch_size):
@@ -47,13 +50,56 @@ def calibrate(
             for norm in batch_norms(network).values():
                 norm.train()
                 norm.momentum = len(batch) / seen  # so that the running statistics are the mean so far
-            network(batch)
+        for finished in run_together(batch, chains):
             if progress:
-                progress(len(batch))
+                progress(finished * len(batch))
     if seen < 2:
         raise UserError(f"calibration needs at least two images, got {seen}")
     for width, network in networks.items():
         net.set_statistics(width, statistics_of(network))
+
+
+def run_together(x: Tensor, chains: list[list[nn.Module]]) -> Iterator[int]:
+    """Run networks on a batch, each given as its modules in order, and tell how many have finished each time.
+
+    Networks of similar widths begin with the same modules on the same weights: until they part, they run as one.
+    """
+    step = 0
+    while chains:
+        alike: dict[Hashable, list[list[nn.Module]]] = {}
+        for chain in chains:
+            alike.setdefault(weights_of(chain[step]), []).append(chain)
+        if len(alike) > 1:
+            version = x._version
+            for group in alike.values():
+                if x._version != version:
+                    raise UserError(
+                        f"{type(chains[0][step]).__name__}, in the family's chain, changes its input in place, "
+                        "which other widths need too: let it take a copy, or leave `chain` out of the family"
+                    )
+                yield from run_together(x, [chain[step:] for chain in group])
+            return
+        first, *others = (chain[step] for chain in chains)
+        x = first(x)
+        for other in others:
+            copy_statistics(first, other)
+        step += 1
+        going = [chain for chain in chains if step < len(chain)]
+        if len(going) < len(chains):
+            yield len(chains) - len(going)
+        chains = going
+
+
+def weights_of(module: nn.Module) -> Hashable:
+    """The same for modules that have the same shared weights, in memory, not only in value."""
+    tensors = tensors_of(module).values()
+    return type(module), tuple((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors)
+
+
+def copy_statistics(source: nn.Module, target: nn.Module) -> None:
+    for ours, theirs in zip(batch_norms(target).values(), batch_norms(source).values(), strict=True):
+        for kind in KINDS if theirs.track_running_stats else ():
+            getattr(ours, kind).copy_(getattr(theirs, kind))
 
 
 def blank_statistics(net: Slimmable, width: Width) -> Statistics:
@@ -66,7 +112,7 @@ def blank_statistics(net: Slimmable, width: Width) -> Statistics:
     }
 
 
-def statistics_of(network: torch.nn.Module) -> Statistics:
+def statistics_of(network: nn.Module) -> Statistics:
     return {
         f"{name}.{kind}": getattr(norm, kind).cpu().clone()
         for name, norm in batch_norms(network).items()

@@ -4,7 +4,9 @@ A *family* is a function `width -> nn.Module` that builds a plain network. A fam
 - `signature(width)`: a cheap and hashable summary of all shapes at that width (else the shapes themselves serve);
 - `stages`: how many numbers a width has when it is given stage by stage (else widths are single numbers);
 - `segments(name)`: for a tensor whose axes are made of several segments, such as fused qkv, their number on each axis;
-  each segment is sliced on its own.
+  each segment is sliced on its own;
+- `chain(network)`: the modules that one of its networks applies one after another, up to the last batch norm, so that
+  networks which begin alike are calibrated together.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class SegmentCopy:
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, without the batch-norm statistics, which are not shared among widths."""
-    own = {f"{name}.{buffer}" for name, norm in batch_norms(module).items() for buffer in norm._buffers}
+    own = {f"{name}.{buffer}".lstrip(".") for name, norm in batch_norms(module).items() for buffer in norm._buffers}
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     return {name: tensor for name, tensor in tensors.items() if name not in own}
 

@@ -45,6 +45,9 @@ class MobileNetFamily:
     def __call__(self, width: Width) -> MobileNet:
         return MobileNet(self.signature(width), self.stem == "cifar", self.num_classes)
 
+    def chain(self, network: MobileNet) -> list[nn.Module]:
+        return [*network.features]
+
 
 class MobileNet(nn.Module):
     """Features (N x C) of images (N x 3 x H x W); logits when there are classes."""

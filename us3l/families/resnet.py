@@ -46,6 +46,11 @@ class ResNetFamily:
     def __call__(self, width: Width) -> ResNet:
         return ResNet(self.signature(width), BLOCKS[self.name], self.bottleneck, self.stem, self.num_classes)
 
+    def chain(self, network: ResNet) -> list[nn.Module]:
+        layers = network.layer1, network.layer2, network.layer3, network.layer4
+        stem = network.conv1, network.bn1, network.relu, network.maxpool
+        return [*stem, *(block for layer in layers for block in layer)]
+
 
 def check_options(stem: str, base: int) -> None:
     if stem not in get_args(Stem):
