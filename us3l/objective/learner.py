@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from us3l.objective.heads import LeadingLinear, PerView, Queue, per_view, predictor, projector
+from us3l.objective.heads import HeadLinear, PerView, Queue, per_view, predictor, projector
 from us3l.objective.losses import (
     at_least_float32,
     info_nce,
@@ -62,7 +62,7 @@ class Learner(nn.Module):
         dim = objective.dim if frozen is None else embedding_dim(frozen, image_size)
         if objective.supervised:
             dim = classes
-            self.projector: nn.Module = LeadingLinear(features, classes)
+            self.projector: nn.Module = HeadLinear(features, classes)
         else:
             self.projector = projector(features, objective.hidden, dim, objective.final_norm)
         head = partial(predictor, dim, objective.predictor, objective.final_norm)
