@@ -8,6 +8,7 @@ from torch import nn
 
 import us3l
 from us3l.slimmable import batch_norms
+from us3l.tensors import leading
 
 pytestmark = pytest.mark.filterwarnings("ignore:width .* is not calibrated")
 RESNET18_WIDTHS = us3l.create("resnet18").widths
@@ -347,3 +348,28 @@ def test_skeletons_take_no_memory_and_no_randomness(mini):
     assert all(p.is_meta for p in skeleton.parameters())
     assert torch.equal(before, torch.get_rng_state())
     assert len(batch_norms(skeleton)) == 20
+
+
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+def test_training_takes_dense_copies_that_learn_as_views_do(format):
+    torch.manual_seed(0)
+    wide = torch.randn(12, 8, 3, 3).to(memory_format=format).requires_grad_()
+    for shape, segments in (((6, 4, 3, 3), ()), ((6, 8, 3, 3), (3,)), ((8, 4, 3, 3), (4, 2)), ((12, 2, 3, 3), ())):
+        view, copy = (leading(wide, torch.Size(shape), segments, copy) for copy in (False, True))
+        assert torch.equal(view, copy)
+        assert copy.is_contiguous() or copy.is_contiguous(memory_format=format)
+        towards = torch.randn(shape).to(memory_format=format)
+        ours, theirs = (torch.autograd.grad(block, wide, towards)[0] for block in (copy, view))
+        assert torch.equal(ours, theirs)
+        if not segments:
+            assert ours.stride() == wide.stride()  # so that it becomes `.grad` without another copy
+
+
+def test_only_what_learns_takes_copies():
+    net = us3l.Slimmable(lambda width: nn.Conv2d(3, round(8 * width), 3))
+    taken, slices = [], net.slices
+    net.slices = lambda width, copy: taken.append(slices(width, copy)["weight"]) or slices(width, copy)
+    net.bind(0.5)
+    with torch.no_grad():
+        net.bind(0.5)
+    assert [tensor.data_ptr() == net.full.weight.data_ptr() for tensor in taken] == [False, True]

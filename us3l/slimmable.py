@@ -145,17 +145,17 @@ class Slimmable(nn.Module):
                 return self.full
             statistics = {}
         skeleton = self.skeleton(width, tracking=bool(statistics)).train(self.training)
-        tensors = self.slices(width) | self._like_weights(statistics)
+        tensors = self.slices(width, copy=torch.is_grad_enabled()) | self._like_weights(statistics)
         return lambda images: functional_call(skeleton, tensors, (images,))
 
-    def slices(self, width: Width) -> dict[str, Tensor]:
-        """The tensors of that network: views into the full network's, but for norms of its own."""
-        return self.leading(width) | self.own_norms(width)
+    def slices(self, width: Width, copy: bool = False) -> dict[str, Tensor]:
+        """The tensors of that network: views into the full network's, or copies of them, but for norms of its own."""
+        return self.leading(width, copy) | self.own_norms(width)
 
-    def leading(self, width: Width) -> dict[str, Tensor]:
+    def leading(self, width: Width, copy: bool = False) -> dict[str, Tensor]:
         full = tensors_of(self.full)
         return {
-            name: leading(full[name], tensor.shape, self._segments(name))
+            name: leading(full[name], tensor.shape, self._segments(name), copy)
             for name, tensor in tensors_of(self.skeleton(width)).items()
         }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from us3l.errors import UserError
@@ -17,19 +18,28 @@ def own_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-def leading(tensor: Tensor, shape: torch.Size, segments: Sequence[int] = ()) -> Tensor:
+def leading(tensor: Tensor, shape: torch.Size, segments: Sequence[int] = (), copy: bool = False) -> Tensor:
     """The leading block of that shape; on axes of several segments, the leading blocks of each, side by side.
+
+    It is a view, unless there are several segments, or a `copy`, through which training is faster: layers get a dense
+    tensor, and its gradient is written into that of the whole tensor at once instead of axis by axis.
 
     >>> leading(torch.arange(6), torch.Size([2])), leading(torch.arange(6), torch.Size([4]), segments=[2])
     (tensor([0, 1]), tensor([0, 1, 3, 4]))
     """
     if tensor.shape == shape:
         return tensor
-    for axis, parts in enumerate(segments):
-        if parts > 1 and tensor.shape[axis] != shape[axis]:
-            pieces = tensor.unflatten(axis, (parts, -1)).narrow(axis + 1, 0, shape[axis] // parts)
-            tensor = pieces.flatten(axis, axis + 1)
-    return tensor[tuple(slice(n) for n in shape)]
+    pieces, sizes = tensor, list(shape)
+    for axis, parts in reversed([*enumerate(segments)]):
+        if parts > 1:
+            pieces = pieces.unflatten(axis, (parts, -1))
+            sizes[axis : axis + 1] = [parts, shape[axis] // parts]
+    if copy:
+        missing = zip(reversed(sizes), reversed(pieces.shape), strict=True)
+        block = F.pad(pieces, [pad for small, large in missing for pad in (0, small - large)])
+    else:
+        block = pieces[tuple(slice(size) for size in sizes)]
+    return block.reshape(shape)
 
 
 @dataclass

@@ -227,7 +227,7 @@ def test_both_views_share_one_slicing_of_the_weights():
     ours = trainer()
     calls = []
     original = ours.learner.net.slices
-    ours.learner.net.slices = lambda width: calls.append(width) or original(width)
+    ours.learner.net.slices = lambda width, copy: calls.append(width) or original(width, copy)
     ours.step = STEPS - 2
     base, *subs = ours.widths(ours.step)
     assert all(width < base for width in subs)

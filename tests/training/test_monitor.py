@@ -85,8 +85,8 @@ def test_turn_compares_an_image_with_itself_and_with_others():
     before, now = torch.randn(2, 2, 6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert abs(turn(before, now) - naive_turn(before, now)) < 1e-9
     assert turn(before, before) == 0
-    collapsed = torch.ones(2, 200, 3) + 1e-3 * torch.randn(2, 200, 3)
-    assert abs(turn(collapsed, torch.ones(2, 200, 3) + 1e-3 * torch.randn(2, 200, 3)) - 1) < 0.2
+    collapsed = 1 + 1e-3 * torch.randn(2, 2, 200, 3, generator=torch.Generator().manual_seed(0))
+    assert abs(turn(*collapsed) - 1) < 0.2
 
 
 def test_change_under_a_rotation_is_what_equation_9_says():
