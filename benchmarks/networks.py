@@ -10,7 +10,7 @@ import torchvision
 from torch import Tensor, nn
 
 import us3l
-from benchmarks.timing import Row, best_seconds, middle
+from benchmarks.timing import Row, best_of, best_seconds
 from us3l.slimmable import Slimmable
 
 WIDTHS = (0.75, 0.5, 0.25)
@@ -26,7 +26,7 @@ def rows() -> Iterator[Row]:
 def full_networks() -> Iterator[Row]:
     """At width 1, against torchvision's own."""
     for name in ("resnet18", "mobilenet_v2"):
-        yield middle(partial(against_torchvision, name))
+        yield best_of(partial(against_torchvision, name))
 
 
 def against_torchvision(name: str) -> Row:
@@ -42,7 +42,7 @@ def sub_networks() -> Iterator[Row]:
     """On the shared weights, against the same network with weights of its own."""
     for name in ("resnet18", "mobilenet_v2", "vit_tiny"):
         for width in WIDTHS:
-            yield middle(partial(against_native, name, width))
+            yield best_of(partial(against_native, name, width))
 
 
 def against_native(name: str, width: float) -> Row:
