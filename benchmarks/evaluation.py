@@ -50,10 +50,10 @@ def probes() -> Row:
     return Row(what, fast, whole, "s", 30, "at least", f"an epoch of the paper's takes {an_epoch:.1f} s")
 
 
-def calibration(count: int = IMAGES) -> Row:
+def calibration() -> Row:
     """All 90 widths, against a plain pass for each; thirty widths at a time, so that both take turns."""
     net = slimmable("resnet18")
-    images = torch.randn(count, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    images = torch.randn(IMAGES, 3, 32, 32).contiguous(memory_format=torch.channels_last)
 
     @torch.no_grad()
     def plainly(widths: list[float]) -> None:
@@ -70,5 +70,5 @@ def calibration(count: int = IMAGES) -> Row:
         jobs = {"ours": partial(us3l.calibrate, net, images, widths), "rival": partial(plainly, widths)}
         best = best_seconds(jobs, turns=1, warm_up=False)
         ours, rival = ours + best["ours"], rival + best["rival"]
-    what = f"calibrating {len(net.widths)} widths on {count:,} images: times as fast as plain passes"
+    what = f"calibrating {len(net.widths)} widths on {IMAGES:,} images: times as fast as plain passes"
     return Row(what, ours, rival, "s", 1, "at least")

@@ -186,3 +186,10 @@ def test_modules_that_change_their_input_are_refused():
     with pytest.raises(us3l.UserError, match="InPlace, in the family's chain, changes its input in place"):
         us3l.calibrate(us3l.Slimmable(Chained(InPlace)), images)
     us3l.calibrate(us3l.Slimmable(Chained(InPlace)), images, 0.5)  # nobody else needs it
+
+
+def test_a_chain_must_have_every_batch_norm():
+    family = Chained(Leading)
+    family.chain = lambda network: list(network)[:2]
+    with pytest.raises(us3l.UserError, match="lacks the batch norm '2'"):
+        us3l.calibrate(us3l.Slimmable(family), torch.randn(8, 3, 4, 4))

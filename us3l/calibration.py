@@ -29,7 +29,7 @@ def calibrate(
     `images` are preprocessed: one tensor, or batches as a loader gives them (of pairs, the first is taken). They are
     grouped anew into batches of `batch_size`, so that the result does not depend on the loader's; statistics are the
     average over these batches, weighted by their sizes. `progress` is called with the number of images each
-    time that a network has seen a batch.
+    time that networks have seen a batch, once for each of them.
     """
     if isinstance(widths, int | float):
         widths = [widths]
@@ -37,8 +37,7 @@ def calibrate(
     if not batch_norms(net.full):
         return
     networks = {width: net.build(width, blank_statistics(net, width), torch.detach).eval() for width in chosen}
-    chain = getattr(net.family, "chain", lambda network: [network])
-    chains: list[list[nn.Module]] = [list(chain(network)) for network in networks.values()]
+    chains = [chain_of(net, network) for network in networks.values()]
     seen = 0
     device = next(net.full.parameters()).device
     for batch in regroup(images, batch_size):
@@ -57,6 +56,18 @@ def calibrate(
         raise UserError(f"calibration needs at least two images, got {seen}")
     for width, network in networks.items():
         net.set_statistics(width, statistics_of(network))
+
+
+def chain_of(net: Slimmable, network: nn.Module) -> list[nn.Module]:
+    """The network as modules in order, if its family can tell them, else as a whole."""
+    if not hasattr(net.family, "chain"):
+        return [network]
+    chain = list(net.family.chain(network))
+    inside = {norm for module in chain for norm in batch_norms(module).values()}
+    for name, norm in batch_norms(network).items():
+        if norm not in inside:
+            raise UserError(f"the family's chain lacks the batch norm {name!r}: it must reach up to the last one")
+    return chain
 
 
 def run_together(x: Tensor, chains: list[list[nn.Module]]) -> Iterator[int]:

@@ -6,7 +6,7 @@ A *family* is a function `width -> nn.Module` that builds a plain network. A fam
 - `segments(name)`: for a tensor whose axes are made of several segments, such as fused qkv, their number on each axis;
   each segment is sliced on its own;
 - `chain(network)`: the modules that one of its networks applies one after another, up to the last batch norm, so that
-  networks which begin alike are calibrated together.
+  networks which begin alike are calibrated together; modules on the same weights must compute the same.
 """
 
 from __future__ import annotations
@@ -137,7 +137,10 @@ class Slimmable(nn.Module):
         return self.bind(width)(images)
 
     def bind(self, width: Width) -> Callable[[Tensor], Tensor]:
-        """The network of that width as a function; it slices the weights once for any number of batches."""
+        """The network of that width as a function; it slices the weights once for any number of batches.
+
+        Where gradients are recorded, it has the weights of this moment: bind anew after each update.
+        """
         signature = self.signature(width)
         _, statistics = self.statistics.get(signature, (width, {}))
         if self.training or not statistics:
