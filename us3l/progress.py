@@ -1,28 +1,119 @@
-"""Progress of a job that counts images: a bar in a terminal, a line now and then elsewhere."""
+"""How long jobs tell how far they are: one small protocol, and those who follow it.
+
+`SILENT` tells nothing. A `Screen` prints lines, and in a terminal draws bars. Anything else with the two methods of
+`Progress` will do as well, such as a window of your own program.
+"""
 
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
+Told = Literal["silent", "lines", "live"]
+
+
+class Count(Protocol):
+    """A job that counts: images, networks, steps."""
+
+    def more(self, count: int) -> None:
+        """So many more are done."""
+
+    def so_far(self, done: int, total: int) -> None:
+        """So many of all are done."""
+
+
+class Progress(Protocol):
+    """What a long job tells while it works."""
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """A message that stays; `style` is one of rich's, such as "yellow" for a warning."""
+
+    def counting(self, what: str, total: int | None = None) -> AbstractContextManager[Count]:
+        """A count up to `total`, or to the total that the first call of `so_far` names."""
+
+
+class _Silent:
+    """Tells nothing."""
+
+    def say(self, text: str, style: str | None = None) -> None:
+        pass
+
+    def counting(self, what: str, total: int | None = None) -> AbstractContextManager[Count]:  # noqa: ARG002
+        return self
+
+    def more(self, count: int) -> None:
+        pass
+
+    def so_far(self, done: int, total: int) -> None:
+        pass
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+SILENT: Progress = _Silent()
+
+
+class Screen:
+    """Prints to a console: bars in a terminal, a line now and then elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def say(self, text: str, style: str | None = None) -> None:
+        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def counting(self, what: str, total: int | None = None) -> AbstractContextManager[Count]:
+        return Counting(self.console, what, total)
+
+
+def progress_of(told: Progress | Told | None) -> Progress:
+    """The progress that a caller asked for.
+
+    Args:
+        told: "silent" or None, "lines", "live" (bars where there is a terminal), or an object of your own.
+
+    >>> progress_of(None) is progress_of("silent")
+    True
+    """
+    from us3l.errors import UserError
+
+    if told is None or told == "silent":
+        return SILENT
+    if told in ("lines", "live"):
+        from rich.console import Console
+
+        return Screen(Console(force_terminal=False if told == "lines" else None))
+    if isinstance(told, str):
+        raise UserError(f"progress={told!r} must be 'silent', 'lines', 'live', or an object with say and counting")
+    return told
 
 
 class Counting:
-    """Count up to `total`, or to what the first call of `so_far` says.
+    """Count on a console up to `total`, or to what the first call of `so_far` says.
 
+    >>> from rich.console import Console
     >>> with Counting(Console(quiet=True), "embedding", 100) as counting:
     ...     counting.more(40)
     """
 
     def __init__(self, console: Console, what: str, total: int | None = None) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
         self.console, self.what, self.total, self.done = console, what, total, 0
         self.started = self.last_line = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self.bar = Bar(*columns, console=console, transient=True) if console.is_terminal else None
         self.task = self.bar.add_task(what, total=total) if self.bar else None
 
     def __enter__(self) -> Counting:
@@ -45,7 +136,9 @@ class Counting:
         if not self.bar and done and now - self.last_line > PLAIN_EVERY:
             self.last_line = now
             left = (now - self.started) * (total - done) / done
-            self.console.print(f"{self.what}: {done}/{total}, {clock(left)} left", highlight=False)
+            self.console.print(
+                f"{self.what}: {done}/{total}, {clock(left)} left", markup=False, highlight=False, soft_wrap=True
+            )
 
 
 def clock(seconds: float) -> str:
