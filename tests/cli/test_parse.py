@@ -1,0 +1,61 @@
+"""What every command line understands."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from us3l.cli.backbones import Backbones
+from us3l.cli.detect import Detect
+from us3l.cli.evaluate import Evaluate
+from us3l.cli.export import Export
+from us3l.cli.parse import parse
+from us3l.cli.pretrain import Pretrain
+from us3l.cli.profile import ProfileCommand
+
+
+@dataclass(frozen=True)
+class Nested:
+    image_size: int = 1
+    batch: int = 1
+
+
+@dataclass(frozen=True)
+class Command:
+    widths: tuple[float, ...] = ()
+    nested: Nested = field(default_factory=Nested)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "name", "value"),
+    [
+        (Evaluate, "runs/a --widths 1x 0.5x", "widths", (1.0, 0.5)),
+        (Evaluate, "runs/a --width 0.5x", "widths", (0.5,)),
+        (Evaluate, "runs/a --widths all", "widths", "all"),
+        (Export, "runs/a --width .37x 1", "width", (0.37, 1.0)),
+        (Export, "--widths 0.5x --format torch -- runs/a", "width", (0.5,)),
+        (ProfileCommand, "runs/a --widths 1x 0.25", "widths", (1.0, 0.25)),
+        (ProfileCommand, "runs/a --batch-size 1 8", "batch", (1, 8)),
+        (ProfileCommand, "runs/a --size 64", "image_size", 64),
+        (Detect, "runs/a --data voc --widths 0.5x", "width", 0.5),
+        (Backbones, "--widths 1x 0.37x", "widths", (1.0, 0.37)),
+        (Backbones, "--image-size 32", "size", 32),
+    ],
+)
+def test_widths_as_tables_print_them_and_either_name_of_a_setting(kind, line, name, value):
+    assert getattr(parse(kind, "test", line.split()), name) == value
+
+
+def test_nested_settings_too():
+    command = parse(Command, "test", "--width 0.5x --size 64 --batch-size=8".split())
+    assert command == Command((0.5,), Nested(64, 8))
+    line = "digits --out a --min-width 0.5x --individual 0.75x --fixed-widths 1x 0.5x --image-size 16 --batch 8"
+    recipe = parse(Pretrain, "pretrain", line.split(), Pretrain()).recipe
+    assert (recipe.network.min_width, recipe.network.individual) == (0.5, 0.75)
+    assert recipe.objective.fixed_widths == (1.0, 0.5)
+    assert (recipe.views.size, recipe.batch_size) == (16, 8)
+
+
+def test_only_widths_end_with_x(capsys):
+    with pytest.raises(SystemExit):
+        parse(Evaluate, "evaluate", "runs/a --lr 0.5x".split())
+    assert "0.5x" in capsys.readouterr().err
