@@ -13,8 +13,9 @@ from us3l.data.sources import ImageSet
 from us3l.data.views import two_views
 from us3l.objective.learner import Learner
 from us3l.paper.cases import cases
+from us3l.seeds import seeded
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
-from us3l.training.trainer import Trainer, seeded
+from us3l.training.trainer import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:width .* is not calibrated")
 LR, DECAY, GROUPS, ALPHA, TAU, MOMENTUM, M = 0.1, 0.01, 8, 0.05, 0.5, 0.9, 0.9

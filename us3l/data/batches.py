@@ -11,6 +11,7 @@ from us3l.data.sources import ImageFiles, ImageSet
 from us3l.data.spec import Views
 from us3l.data.stream import Batch, evaluation_loader, views_loader
 from us3l.data.views import apply, centre, draw, evaluation_view, normalise
+from us3l.seeds import seeded
 
 Images = ImageSet | ImageFiles
 
@@ -45,7 +46,7 @@ def view_batches(
         yield from views_loader(images, views, batches, seed, epoch, count)
         return
     height, width = images.images.shape[-2:]
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    generator = seeded(seed, epoch, 1)
     for indices in batches:
         part = images.images[indices]
         draws = [draw(views, len(part), height, width, generator) for _ in range(count)]

@@ -14,7 +14,6 @@ middle of an epoch asks for the batches that are left, and gets the same views a
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from us3l.data.sources import ImageFiles, attempt
 from us3l.data.spec import Views
 from us3l.data.views import ASPECT, BLUR_SIGMA, blur_radius, centre, normalise
 from us3l.errors import UserError
+from us3l.seeds import seed_from
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,8 @@ class _RandomViews(_Decoded):
 
     def views_of(self, pixels: np.ndarray, index: int) -> list[Tensor]:
         image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
-        digest = hashlib.sha256(repr((self.seed, self.epoch, index)).encode()).digest()
         with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
-            torch.default_generator.manual_seed(int.from_bytes(digest[:7], "big"))
+            torch.default_generator.manual_seed(seed_from(self.seed, self.epoch, index))
             return [self.transform(image) for _ in range(self.count)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 
@@ -14,6 +13,7 @@ from us3l.data.batches import Images, view_batches
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.protocols import Training
+from us3l.seeds import seeded
 
 Progress = Callable[[int], None] | None
 
@@ -73,7 +73,7 @@ def descend(
     optimiser = make_optimiser(weights, training)
     device = weights[0].device
     for epoch in range(training.epochs):
-        order = torch.randperm(len(train), generator=generator(seed, epoch))
+        order = torch.randperm(len(train), generator=seeded(seed, epoch))
         batches = [batch for batch in order.split(training.batch_size) if len(batch) > 1 or len(train) == 1]
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate(epoch)
@@ -105,8 +105,3 @@ def make_optimiser(weights: list[nn.Parameter], training: Training) -> torch.opt
     except ImportError:
         raise UserError("the paper's probe for large images uses LARS of timm: pip install 'us3l[lars]'") from None
     return Lars(weights, lr=training.lr, momentum=0.9, weight_decay=training.weight_decay)
-
-
-def generator(*numbers: int) -> torch.Generator:
-    digest = hashlib.sha256(repr(numbers).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

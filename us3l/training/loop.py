@@ -25,6 +25,7 @@ from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound
 from us3l.objective.spec import warning as guideline_warning
 from us3l.progress import Counting
+from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
 from us3l.stopping import stop_requests
 from us3l.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
@@ -36,7 +37,7 @@ from us3l.training.recipes import Recipe
 from us3l.training.run import Run, RunConfig, append_records
 from us3l.training.sharding import gather, scatter, sharded
 from us3l.training.teacher import save_projector
-from us3l.training.trainer import Trainer, seeded
+from us3l.training.trainer import Trainer
 from us3l.training.trouble import explained, last_good, not_finite
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from us3l.data.views import evaluation_view
 from us3l.evaluation.knn import knn_accuracy
+from us3l.seeds import seeded
 from us3l.training.images import random_views
-from us3l.training.trainer import Trainer, seeded
+from us3l.training.trainer import Trainer
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 BANK, QUERIES, BATCH = 2000, 500, 250

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -22,6 +21,7 @@ from us3l.objective.learner import Learner, Targets
 from us3l.objective.peers import Peers, SyncedBatchNorm
 from us3l.objective.regularise import GroupDecay
 from us3l.objective.sampling import sample_widths
+from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
 from us3l.training.images import Resident, Streamed, channels_last
 from us3l.training.recipes import Optimiser, Recipe
@@ -267,9 +267,3 @@ def new_optimiser(settings: Optimiser, module: nn.Module) -> torch.optim.Optimiz
         {"params": [p for p in parameters if p.ndim <= 1]},  # norms and biases are left alone, as is usual
     ]
     return Lars(groups, lr=settings.lr, momentum=settings.momentum)
-
-
-def seeded(*numbers: int) -> torch.Generator:
-    """A generator of its own for each tuple of numbers."""
-    digest = hashlib.sha256(repr(numbers).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
