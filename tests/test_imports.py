@@ -1,0 +1,47 @@
+"""Imports point one way: see docs/contributing.md."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "us3l"
+CORE = {
+    "allocation", "calibration", "costs", "devices", "errors", "families", "files", "progress", "seeds", "slimmable",
+    "stopping", "storage", "tensors", "width",
+}  # fmt: skip
+MAY_IMPORT = {
+    "objective": {"distributed"},
+    "distributed": set(),
+    "data": {"distributed"},
+    "run": {"data"},
+    "evaluation": {"data", "run"},
+    "deploy": {"data", "evaluation", "run"},
+    "training": {"data", "distributed", "evaluation", "objective", "run"},
+    "report": {"data", "deploy", "evaluation", "objective", "paper", "run", "training"},
+    "paper": {"data", "evaluation", "objective", "run", "training"},
+    "verbs": {"data", "deploy", "evaluation", "paper", "report", "run", "training"},
+}  # fmt: skip
+"""What each room may import beside the core and itself; the core imports only itself, and only `cli` everything."""
+
+
+def imported(path: Path) -> set[str]:
+    """The rooms of us3l that a file imports, at its top or later, but for types."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    names = [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"us3l.{a.name}" for a in node.names] if node.module == "us3l" else [node.module]
+    return {name.split(".")[1] for name in names if name.startswith("us3l.") and name != "us3l.__version__"}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if room in ("cli", "__init__", "__main__"):
+        return
+    allowed = CORE if room in CORE else CORE | MAY_IMPORT[room] | {room}
+    assert imported(path) <= allowed
