@@ -7,6 +7,9 @@ import torch
 
 import us3l
 from us3l.deploy.bundle import Bundle, Entry, checksum, write_bundle
+from us3l.deploy.quiet import silence
+
+silence()  # tests import the libraries by themselves
 
 PREPROCESSING = {"size": 16, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 

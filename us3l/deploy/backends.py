@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Callable
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from us3l.deploy.quiet import need
 from us3l.errors import UserError
 
 Backend = Literal["torch", "onnx", "openvino"]
@@ -25,10 +25,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 def library(backend: Backend) -> Any:
     """The backend's package, or an error that says how to get it."""
-    try:
-        return import_module(PACKAGES[backend])
-    except ImportError:
-        raise UserError(f"{backend} needs the package {PACKAGES[backend]}: pip install 'us3l[deploy]'") from None
+    return need(PACKAGES[backend])
 
 
 def run_torch(network: nn.Module) -> Run:

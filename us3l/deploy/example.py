@@ -5,6 +5,7 @@
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 
 def open_onnx(path: Path) -> tuple[About, Run]:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else it reports its use, and keeps an id in the home folder
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -25,6 +27,7 @@ def open_onnx(path: Path) -> tuple[About, Run]:
 
 
 def open_openvino(path: Path) -> tuple[About, Run]:
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # else it reports its use
     import openvino
 
     core = openvino.Core()

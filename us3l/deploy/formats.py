@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,12 +20,11 @@ from torch.fx.experimental.optimization import fuse
 from torch.fx.proxy import TraceError
 
 from us3l.deploy.bundle import Format
-from us3l.errors import UserError
+from us3l.deploy.quiet import need
 from us3l.tensors import batch_norms
 
 KEY = "us3l"  # of the metadata, a JSON text, in every format
 EXECUTORCH_BATCH = 8  # it plans its memory ahead, for the largest batch
-EXTRAS = {"executorch": "executorch"}
 
 
 @dataclass(frozen=True)
@@ -38,16 +36,6 @@ class Kind:
     graph: int
     """Bytes that the description of a graph may take beside the weights."""
     write_int8: Callable[[nn.Module, int, Path, str, Tensor], None] | None = None
-
-
-def need(package: str) -> Any:
-    """A package, or an error that says how to get it."""
-    try:
-        return import_module(package)
-    except ImportError:
-        name = package.partition(".")[0]
-        extra = EXTRAS.get(name, "deploy")
-        raise UserError(f"this export needs the package {name}: pip install 'us3l[{extra}]'") from None
 
 
 def fold(network: nn.Module) -> nn.Module:
@@ -89,7 +77,6 @@ def write_onnx(network: nn.Module, size: int, path: Path, about: str) -> None:
 def write_onnx_int8(network: nn.Module, size: int, path: Path, about: str, images: Tensor) -> None:
     from us3l.deploy.quantise import quantise_onnx
 
-    need("nncf")
     model = onnx_model(network, size)
     with quiet():
         save_onnx(quantise_onnx(model, images, transformer(network)), path, about)
@@ -131,7 +118,6 @@ def write_openvino(network: nn.Module, size: int, path: Path, about: str) -> Non
 def write_openvino_int8(network: nn.Module, size: int, path: Path, about: str, images: Tensor) -> None:
     from us3l.deploy.quantise import quantise_openvino
 
-    need("nncf")
     model = openvino_model(network, size, path)
     with quiet():
         save_openvino(quantise_openvino(model, images, transformer(network)), path, about)

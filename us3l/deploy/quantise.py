@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from us3l.deploy.quiet import need
+
 if TYPE_CHECKING:
     from nncf import IgnoredScope
     from onnx import ModelProto, NodeProto
@@ -21,23 +23,19 @@ BATCH = 10
 
 def quantise_onnx(model: ModelProto, images: Tensor, transformer: bool) -> ModelProto:
     """An ONNX model in INT8 (QDQ), its ranges found on preprocessed images."""
-    from nncf import IgnoredScope
-
     names = [node.name for node in model.graph.node if is_depthwise(node)]
-    return quantise(model, images, transformer, IgnoredScope(names=names))
+    return quantise(model, images, transformer, need("nncf").IgnoredScope(names=names))
 
 
 def quantise_openvino(model: Any, images: Tensor, transformer: bool) -> Any:
     """An OpenVINO model in INT8, its ranges found on preprocessed images."""
-    from nncf import IgnoredScope
-
-    return quantise(model, images, transformer, IgnoredScope(types=["GroupConvolution"], validate=False))
+    left_in_float = need("nncf").IgnoredScope(types=["GroupConvolution"], validate=False)
+    return quantise(model, images, transformer, left_in_float)
 
 
 def quantise(model: Any, images: Tensor, transformer: bool, left_in_float: IgnoredScope) -> Any:
-    import nncf
-    from nncf.quantization.range_estimator import RangeEstimatorParametersSet
-
+    nncf = need("nncf")
+    ranges = need("nncf.quantization.range_estimator").RangeEstimatorParametersSet.MINMAX
     nncf.set_log_level(logging.ERROR)
     return nncf.quantize(
         model,
@@ -47,7 +45,7 @@ def quantise(model: Any, images: Tensor, transformer: bool, left_in_float: Ignor
         ignored_scope=left_in_float,
         model_type=nncf.ModelType.TRANSFORMER if transformer else None,
         advanced_parameters=nncf.AdvancedQuantizationParameters(
-            activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX, disable_bias_correction=True
+            activations_range_estimator_params=ranges, disable_bias_correction=True
         ),
     )
 
