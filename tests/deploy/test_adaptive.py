@@ -125,3 +125,13 @@ def test_the_adaptive_runtime_measures_and_records(tmp_path):
 def test_settings_that_make_no_sense(settings):
     with pytest.raises(us3l.UserError):
         Controller(IDLE, **{"target_ms": TARGET} | settings)
+
+
+@pytest.mark.parametrize("latency", [0.0, -1.0, float("nan"), float("inf")])
+def test_latencies_that_cannot_be(latency):
+    with pytest.raises(us3l.UserError, match=r"at width 0.5 cannot be"):
+        Controller({0.5: latency, 1.0: 1.0}, TARGET)
+    controller = Controller(IDLE, TARGET)
+    for number in range(1000):  # as a clock tells them that was set back
+        assert controller.observe(controller.width, latency, float(number)) is None
+    assert (controller.width, controller.requests) == (1.0, 1000)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,9 @@ class Controller:
             raise UserError(f"target_ms={target_ms:g} must be above 0")
         if not (latencies and 0 < headroom < 1 and 0 < window <= patience):
             raise UserError("adaptive mode needs measured widths, 0 < headroom < 1 and 0 < window <= patience")
+        for width, ms in latencies.items():
+            if not 0 < ms < inf:
+                raise UserError(f"a latency of {ms:g} ms at width {width:g} cannot be: measure again")
         # Measured with noise, but a wider network does not really cost less.
         widths = sorted(latencies)
         self.latencies = dict(zip(widths, accumulate((latencies[width] for width in widths), max), strict=True))
@@ -75,6 +79,8 @@ class Controller:
         self.requests += 1
         if width != self.width:
             return None  # began before the last move
+        if not 0 < latency_ms < inf:
+            return None  # a clock that was set back, or stood still
         self.recent.append(latency_ms)
         self.stayed += 1
         many, last = list(self.recent), list(self.recent)[-self.window :]
