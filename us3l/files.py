@@ -107,8 +107,9 @@ def finite(value: Any) -> TypeGuard[float]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
+    content = read_bytes(path)
     try:
-        value = parse_json(read_bytes(path))
+        value = parse_json(content)
     except ValueError as error:
         raise UserError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):

@@ -114,6 +114,8 @@ def build(folder: Path, description: dict[str, Any], family: Family | None) -> S
         else:
             net = create(description["backbone"], **widths, **description["options"])
         net.metadata = dict(description["metadata"])
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else ""
         raise UserError(f"cannot read {folder / 'model.json'}: {type(error).__name__} {reason}") from None

@@ -139,7 +139,7 @@ def test_bad_input_gets_one_clear_line(photos, run, tmp_path, capsys):
     assert "nowhere" in failing(capsys, "pretrain", tmp_path / "nowhere", "--out", out)
     assert "empty" in failing(capsys, "pretrain", tmp_path / "empty", "--out", out)
     assert "did you mean 'digits'" in failing(capsys, "pretrain", "digit", "--out", out)
-    assert "did you mean mini" in failing(capsys, "pretrain", photos, "--recipe", "mnii", "--out", out)
+    assert "did you mean 'mini'" in failing(capsys, "pretrain", photos, "--recipe", "mnii", "--out", out)
     assert "--out" in failing(capsys, "pretrain", photos)
     assert "samples=0" in failing(capsys, "pretrain", photos, "--out", out, "--samples", 0)
     assert "no file" in failing(capsys, "pretrain", photos, "--out", out, "--config", tmp_path / "none.yaml")

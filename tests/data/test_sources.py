@@ -350,7 +350,7 @@ def test_missing_sources_are_named(tmp_path: Path) -> None:
         load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="did you mean 'digits'"):
         load("digit")
-    with pytest.raises(UserError, match=r"imaginary.*known sets are: digits"):
+    with pytest.raises(UserError, match=r"imaginary.*choose from digits"):
         load("imaginary")
 
 

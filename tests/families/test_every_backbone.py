@@ -132,7 +132,7 @@ def test_bad_choices_are_explained():
     for options in ({"patch": 15}, {"heads": 5}, {"pool": "max"}, {"positions": "none"}, {"base": 5}, {"depth": 0}):
         with pytest.raises(us3l.UserError, match=next(iter(options))):
             us3l.create("vit_tiny", **options)
-    with pytest.raises(us3l.UserError, match="did you mean mobilenet_v2"):
+    with pytest.raises(us3l.UserError, match="did you mean 'mobilenet_v2'"):
         us3l.create("mobilenet")
     with pytest.raises(us3l.UserError, match=r"mobilenet_v2 does not take these options.*patch"):
         us3l.create("mobilenet_v2", patch=4)

@@ -82,7 +82,7 @@ def test_features_and_stems(name, features):
 
 
 def test_bad_choices_are_explained():
-    with pytest.raises(us3l.UserError, match="did you mean resnet"):
+    with pytest.raises(us3l.UserError, match="did you mean 'resnet"):
         us3l.create("resnet81")
     with pytest.raises(us3l.UserError, match="unknown stem 'mars'"):
         us3l.create("resnet18", stem="mars")

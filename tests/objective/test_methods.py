@@ -173,5 +173,5 @@ def test_s_net_trains_norms_of_its_own_for_each_width(tiny_digits):
 
 
 def test_unknown_methods():
-    with pytest.raises(UserError, match="did you mean us-simsiam"):
+    with pytest.raises(UserError, match="did you mean 'us-simsiam'"):
         method("ussimsiam")

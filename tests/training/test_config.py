@@ -18,7 +18,7 @@ def test_a_configuration_comes_back_as_it_was(tmp_path, name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("recipe: {epoch: 3}", "unknown setting 'epoch', did you mean 'epochs'"),
+        ("recipe: {epoch: 3}", "unknown setting 'epoch': did you mean 'epochs'"),
         ("recipe: {epochs: many}", "epochs: expected int, got 'many'"),
         ("recipe: {epochs: true}", "epochs: expected int, got True"),
         ("recipe: {epochs: 0}", "epochs=0 is too small"),
@@ -57,5 +57,5 @@ def test_numbers_as_people_write_them(tmp_path):
 
 
 def test_unknown_recipes_are_met_with_the_closest():
-    with pytest.raises(UserError, match="did you mean cifar-resnet18"):
+    with pytest.raises(UserError, match="did you mean 'cifar-resnet18'"):
         named("cifar-resnet81")

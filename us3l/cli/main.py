@@ -8,7 +8,7 @@ from importlib import import_module
 
 from us3l import __version__
 from us3l.allocation import keep_freed_memory
-from us3l.errors import UserError
+from us3l.errors import UserError, did_you_mean
 
 COMMANDS = {
     "demo": "the whole journey on a built-in data set, in minutes",
@@ -71,11 +71,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(name: str, arguments: list[str]) -> int:
     if name not in COMMANDS:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, COMMANDS, n=1)
-        raise UserError(
-            f"unknown command {name!r}" + (f", did you mean {close[0]!r}?" if close else "") + " See --help"
-        )
+        raise UserError(f"unknown command {name!r}: {did_you_mean(name, COMMANDS)} See --help")
     keep_freed_memory()
     return import_module(f"us3l.cli.{name}").main(arguments)

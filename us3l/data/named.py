@@ -56,6 +56,8 @@ def open_named(name: str, root: str | Path | None = None) -> Catalogue:
         raise UserError(f"{name}: expected in {place}, which is no folder; {_remedy(name, where)}{own}")
     try:
         source = wanted.open(where)
+    except UserError:
+        raise
     except (RuntimeError, OSError, KeyError, ValueError, pickle.UnpicklingError, EOFError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{name}: {place} is incomplete or damaged ({reason}); {_remedy(name, where)}") from None

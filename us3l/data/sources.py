@@ -1,6 +1,5 @@
 """A set of images, as one uint8 tensor or still to be decoded: by name, from a folder, or from parquet files."""
 
-import difflib
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from us3l.data.decode import Damaged, Encoded, decode
 from us3l.data.named import NAMED_SETS, open_named
 from us3l.data.opening import Progress, open_path
 from us3l.data.order import block_order
-from us3l.errors import UserError
+from us3l.errors import UserError, did_you_mean
 
 Split = Literal["train", "test", "all", "pretrain"]
 
@@ -166,9 +165,7 @@ def _existing_path(data: str | Path) -> Path:
         return path
     if len(path.parts) > 1 or path.suffix:
         raise UserError(f"{path}: no such file or folder")
-    known = ("digits", *NAMED_SETS)
-    close = difflib.get_close_matches(str(data), known, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"known sets are: {', '.join(known)}"
+    hint = did_you_mean(data, ("digits", *NAMED_SETS))
     raise UserError(f"{data}: no such folder, and no data set of that name; {hint}")
 
 

@@ -190,8 +190,9 @@ def _csv_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _json_rows(path: Path) -> list[dict[str, Any]]:
+    text = read_bytes(path)
     try:
-        content = parse_json(read_bytes(path))
+        content = parse_json(text)
     except ValueError as error:
         raise UserError(f"cannot read {path}: {error}") from None
     rows = content.get("latencies") if isinstance(content, dict) else content

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from us3l.errors import UserError
+from us3l.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
@@ -77,9 +76,7 @@ def create(
 def family(name: str, **options: Any) -> Family:
     """A backbone as a function of a width."""
     if name not in _HOMES:
-        close = get_close_matches(name, BACKBONES, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(BACKBONES)}"
-        raise UserError(f"unknown backbone {name!r}: {hint}")
+        raise UserError(f"unknown backbone {name!r}: {did_you_mean(name, BACKBONES)}")
     module, kind = _HOMES[name]
     try:
         return getattr(import_module(f"us3l.families.{module}"), kind)(name, **options)

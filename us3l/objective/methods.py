@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
-from us3l.errors import UserError
+from us3l.errors import UserError, did_you_mean
 from us3l.objective.spec import Objective
 
 COMPOSITION = (
@@ -109,7 +108,5 @@ def method(name: str) -> Method:
     1
     """
     if name not in METHODS:
-        close = get_close_matches(name, METHODS, n=2, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}? All: " if close else "choose from "
-        raise UserError(f"unknown method {name!r}: {hint}{', '.join(METHODS)}")
+        raise UserError(f"unknown method {name!r}: {did_you_mean(name, METHODS)}")
     return METHODS[name]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from us3l.errors import UserError
+from us3l.errors import UserError, did_you_mean
 from us3l.files import read_bytes, write_text
 
 LARGEST = 2**16  # bytes of a configuration
@@ -58,10 +57,7 @@ def build(kind: Any, value: Any, where: str) -> Any:
         hints = get_type_hints(kind)
         for name in value:
             if name not in hints:
-                close = get_close_matches(str(name), hints, n=1)
-                raise UserError(
-                    f"{where}: unknown setting {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
-                )
+                raise UserError(f"{where}: unknown setting {name!r}: {did_you_mean(name, hints)}")
         return kind(  # type: ignore[operator]
             **{name: build(hints[name], item, f"{where}: {name}") for name, item in value.items()}
         )

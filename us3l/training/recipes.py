@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 from us3l.data.spec import Views
-from us3l.errors import UserError
+from us3l.errors import UserError, did_you_mean
 from us3l.objective.methods import method
 from us3l.objective.spec import Objective
 
@@ -226,7 +225,5 @@ def twin(name: str) -> str:
 def named(name: str) -> Recipe:
     """A recipe by its name: see `us3l recipes`."""
     if name not in RECIPES:
-        close = get_close_matches(name, RECIPES, n=3, cutoff=0.3)
-        hint = f"did you mean {' or '.join(close)}? All: " if close else "choose from "
-        raise UserError(f"unknown recipe {name!r}: {hint}{', '.join(RECIPES)}")
+        raise UserError(f"unknown recipe {name!r}: {did_you_mean(name, RECIPES)}")
     return RECIPES[name][0]

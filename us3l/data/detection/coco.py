@@ -57,8 +57,9 @@ class _Reader:
     def read(self, name: str) -> SceneSet:
         if not self.images.is_dir():
             raise UserError(f"{self.path} is there, but not its images: there is no folder {self.images}")
+        content = read_bytes(self.path, LARGEST)
         try:
-            whole = parse_json(read_bytes(self.path, LARGEST))
+            whole = parse_json(content)
         except (ValueError, MemoryError) as error:
             raise self.wrong(f"cannot be read: {error}") from None
         if not isinstance(whole, dict):

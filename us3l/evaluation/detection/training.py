@@ -115,6 +115,8 @@ def train_detector(
         try:
             check_same(path, state["about"], about)
             trainer.load_state(state)
+        except UserError:
+            raise
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"{path} does not fit this detector: {str(error).splitlines()[0]}") from None
 
@@ -196,6 +198,8 @@ def load_detector(path: str | Path) -> nn.Module:
         )  # fmt: skip
         detector.load_state_dict(state["model"])
         detector.classes = about["classes"]
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"cannot build the detector in {path}: {str(error).splitlines()[0]}") from None
     return detector.eval()
