@@ -34,7 +34,7 @@ bench: $(READY)  ## speed as ratios, see benchmarks/README.md
 
 docs: $(VENV)/.docs  ## the Python reference from the docstrings, and the site in site/
 	$(BIN)/python docs/build_api.py
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 hashed:  ## install instead of the other targets: every file is compared with its hash
 	$(PYTHON) -m venv $(VENV)

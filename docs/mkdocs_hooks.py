@@ -1,0 +1,42 @@
+"""mkdocs: pages of the site that lie outside docs/, and the links that lead to them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "report-a-hole.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    from mkdocs.structure.files import File
+
+    for source, page in PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=with_links_of_the_site(text, posixpath.dirname(source))))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    return markdown if page.file.src_uri in PAGES.values() else with_links_of_the_site(markdown, "docs")
+
+
+def with_links_of_the_site(text: str, folder: str) -> str:
+    """A page of the project's folder, with its relative links as links among the pages of the site."""
+
+    def on_the_site(link: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(folder, link[1]))
+        return PAGES.get(path) or path.removeprefix("docs/")
+
+    return re.sub(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)", on_the_site, text)
