@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from us3l.streams import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -90,7 +92,7 @@ def progress_of(told: Progress | Told | None) -> Progress:
     if told is None or told == "silent":
         return SILENT
     if told in ("lines", "live"):
-        from rich.console import Console
+        from us3l.console import Console
 
         return Screen(Console(force_terminal=False if told == "lines" else None))
     if isinstance(told, str):
@@ -112,9 +114,14 @@ class Counting:
 
         self.console, self.what, self.total, self.done = console, what, total, 0
         self.started = self.last_line = time.monotonic()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         self.bar = Bar(*columns, console=console, transient=True) if console.is_terminal else None
-        self.task = self.bar.add_task(what, total=total) if self.bar else None
+        self.task = self.bar.add_task(printable(what), total=total) if self.bar else None
 
     def __enter__(self) -> Counting:
         if self.bar:

@@ -35,9 +35,9 @@ def main(arguments: list[str]) -> int:
     command = parse(Backbones, "backbones", arguments)
     import torch
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from us3l.console import Console
     from us3l.costs import cost
     from us3l.families import BACKBONES, create
 

@@ -44,8 +44,7 @@ class Compare:
 
 def main(arguments: list[str]) -> int:
     command = parse(Compare, "compare", arguments)
-    from rich.console import Console
-
+    from us3l.console import Console
     from us3l.report.tables import METRICS, comparison_table
 
     for path in command.out:
@@ -68,7 +67,7 @@ def main(arguments: list[str]) -> int:
             console.print(f"take care: the runs' evaluations differ in {what}", style="yellow", highlight=False)
     for path in command.out:
         write(path, runs, metric, title)
-        print(f"written: {path}")
+        console.say(f"written: {path}")
     return 0
 
 

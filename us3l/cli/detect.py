@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -80,9 +79,9 @@ def main(arguments: list[str]) -> int:
 
 def execute(command: Detect) -> int:
     import torch
-    from rich.console import Console
 
     from us3l.cli.data import load_model
+    from us3l.console import Console
     from us3l.data.detection.sources import load
     from us3l.evaluation.detection.model import detector_of
     from us3l.evaluation.detection.training import Interrupted
@@ -103,7 +102,7 @@ def execute(command: Detect) -> int:
     try:
         trainer = train_with_progress(command, console, net, train, masks, detector_file, device)
     except Interrupted as stop:
-        print(f"us3l: {stop}. Go on with the same command and --resume", file=sys.stderr)
+        Console(stderr=True).say(f"us3l: {stop}. Go on with the same command and --resume")
         return 130
     findings = find(command, console, trainer.detector, test, "evaluating")
     tell_of_unusable(console, "test", findings.scenes)

@@ -31,9 +31,10 @@ class Download:
 
 def main(arguments: list[str]) -> int:
     command = parse(Download, "download", arguments)
+    from us3l.console import Console
     from us3l.data.named import download, open_named
 
     for name in command.names:
         folder = download(name, command.data_root)
-        print(f"{folder}: {len(open_named(name, command.data_root)):,} images")
+        Console().say(f"{folder}: {len(open_named(name, command.data_root)):,} images")
     return 0

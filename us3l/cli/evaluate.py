@@ -81,9 +81,8 @@ def main(arguments: list[str]) -> int:
 
 
 def execute(command: Evaluate) -> int:
-    from rich.console import Console
-
     from us3l.cli.data import image_size, load_model, open_images, tell_damaged
+    from us3l.console import Console
     from us3l.evaluation.evaluate import NINE_WIDTHS, check_labels
     from us3l.training.run import Run
 

@@ -53,9 +53,8 @@ class Export:
 
 def main(arguments: list[str]) -> int:
     command = parse(Export, "export", arguments)
-    from rich.console import Console
-
     from us3l.cli.data import image_size, load_model
+    from us3l.console import Console
     from us3l.deploy.evaluated import find_accuracy, find_head
     from us3l.deploy.export import Source, export
     from us3l.progress import Counting

@@ -9,6 +9,7 @@ from importlib import import_module
 from us3l import __version__
 from us3l.allocation import keep_freed_memory
 from us3l.errors import UserError, did_you_mean
+from us3l.streams import lasting_display, one_line
 
 COMMANDS = {
     "demo": "the whole journey on a built-in data set, in minutes",
@@ -46,7 +47,12 @@ examples:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run a command line, that of the process by default; the exit code."""
+    with lasting_display():
+        return answer(sys.argv[1:] if arguments is None else arguments)
+
+
+def answer(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0
@@ -56,16 +62,14 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return run(arguments[0], arguments[1:])
     except UserError as error:
-        print(f"us3l: {' '.join(str(error).split())}", file=sys.stderr)  # names may hold line breaks
+        print(f"us3l: {one_line(str(error))}", file=sys.stderr)  # names may hold anything
         return 2
     except KeyboardInterrupt:
         print("us3l: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except OSError as error:  # no such folder, not allowed, disk full
-        print(f"us3l: {error.filename or 'the system says'}: {error.strerror or error}", file=sys.stderr)
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "the system says"
+        print(f"us3l: {one_line(f'{where}: {error.strerror or error}')}", file=sys.stderr)
         return 2
 
 

@@ -117,16 +117,16 @@ def describe(
 def show(command: Pick, choice: Choice, found: dict[str, Any], accuracies: Accuracies | None) -> None:
     """The choice for people."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from us3l.console import Console
     from us3l.deploy.pick import BUDGETS
 
-    console = Console(highlight=False)
+    console = Console()
     width, backend = found["width"], found["backend"]
     on = f" on {backend}, batch {found['batch']}, {found['percentile']}" if backend else ""
     if choice.fits:
-        console.print(f"[bold]{width:g}x[/bold]{on}: the best within the budget, by {found['ranked_by']}")
+        console.say(f"{width:g}x{on}: the best within the budget, by {found['ranked_by']}", style="bold")
     else:
         console.print(f"nothing fits; the nearest is {width:g}x{on}, by {found['ranked_by']}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from us3l.cli.parse import parse, program
+from us3l.console import Console
 from us3l.errors import UserError
 from us3l.training.recipes import Recipe, named
 from us3l.training.run import Machine, Run, RunConfig
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
                 f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them"
             )
         if run.finished:
-            print(f"{run.folder} is finished: its model is in {run.model}")
+            Console().say(f"{run.folder} is finished: its model is in {run.model}")
             return 0
     elif run.folder.exists():
         run.refuse_if_used()
@@ -124,8 +124,6 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
 
 def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
     """Run a pre-training and say how it ended."""
-    from rich.console import Console
-
     from us3l.cli.data import training_images
     from us3l.training.loop import Interrupted, pretrain
 
@@ -139,6 +137,6 @@ def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
             console,
         )
     except Interrupted as stop:
-        print(f"us3l: {stop}. Go on with: {program()} pretrain --out {run.folder} --resume", file=sys.stderr)
+        Console(stderr=True).say(f"us3l: {stop}. Go on with: {program()} pretrain --out {run.folder} --resume")
         return 130
     return 0

@@ -58,10 +58,9 @@ def main(arguments: list[str]) -> int:
     folder = command.run / "profile"
     if (folder / "profile.json").exists() and not command.overwrite:
         raise UserError(f"{folder} already holds a profile: move it, or profile with --overwrite")
-    from rich.console import Console
-
     from us3l.cli import report
     from us3l.cli.data import image_size, load_model
+    from us3l.console import Console
     from us3l.deploy.backends import machine, set_threads
     from us3l.deploy.profile import Profile, all_costs, read_accuracies, read_device_profile, write_profile
     from us3l.progress import Counting

@@ -21,7 +21,7 @@ class Recipes:
 
 
 def main(arguments: list[str]) -> int:
-    from rich.console import Console
+    from us3l.console import Console
 
     parse(Recipes, "recipes", arguments)
     console = Console()

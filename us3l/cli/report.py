@@ -53,17 +53,19 @@ class Report:
 def main(arguments: list[str]) -> int:
     command = parse(Report, "report", arguments)
     out = destination(command)
-    from rich.console import Console
+    from us3l.console import Console
 
-    make(command, out, Console())
-    print(f"written: {out}")
+    console = Console()
+    make(command, out, console)
+    console.say(f"written: {out}")
     return 0
 
 
 def after(folder: Path) -> int:
     """The page of a run that has just ended well; if it cannot be made, a line says so, and that is all."""
     from lightning_fabric.utilities.rank_zero import rank_zero_only
-    from rich.console import Console
+
+    from us3l.console import Console
 
     if getattr(rank_zero_only, "rank", 0):
         return 0

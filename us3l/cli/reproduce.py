@@ -61,8 +61,7 @@ class Reproduce:
 
 def main(arguments: list[str]) -> int:
     command = parse(Reproduce, "reproduce", arguments)
-    from rich.console import Console
-
+    from us3l.console import Console
     from us3l.paper.reproduce import SCALES, chosen_rows, entries, jobs_of
     from us3l.paper.workspace import Workspace
 
