@@ -102,7 +102,7 @@ def test_fine_tuning_changes_the_copy_alone(net, digits):
     done = []
     found = evaluate_finetuned(net, *digits, [0.5], 8, settings, progress=done.append)
     assert sum(done) == images_to_train(*digits, [0.5], settings, 1, whole=True)
-    assert found.results[0].finetuned > 50
+    assert found.results[0].finetuned > 25  # chance is 10
     assert found.results[0].linear is None
     assert found.probes == {}
     assert all(torch.equal(weights[name], tensor) for name, tensor in net.full.named_parameters())

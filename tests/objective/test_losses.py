@@ -159,3 +159,28 @@ def test_units_are_not_computed_in_half_precision():
     assert unit(z.bfloat16()).dtype == torch.float32
     torch.testing.assert_close(unit(7 * z), unit(z))
     torch.testing.assert_close(unit(z).norm(dim=1), torch.ones(3))
+
+
+def test_losses_are_computed_in_32_bits_under_mixed_precision():
+    """SEED's teacher knows its own output from a near-duplicate in the queue, which 16 bits cannot tell apart."""
+    t = F.normalize(torch.randn(1, 64, generator=torch.Generator().manual_seed(0)))
+    across = F.normalize(torch.ones(1, 64) - (torch.ones(1, 64) * t).sum() * t)
+    cosine = 1 - 1e-4 * math.log(0.995 / 0.005)
+    queue = cosine * t + math.sqrt(1 - cosine**2) * across
+    z, others = F.normalize(torch.randn(2, 64)), F.normalize(torch.randn(9, 64))
+
+    def losses():
+        return torch.stack(
+            [
+                seed(t, t, queue, temperature=1e-4, teacher_temperature=1e-4),
+                nt_xent(z, z.flip(0), 0.01),
+                info_nce(z, z.flip(0), 0.01),
+                moco(z, z.flip(0), others, 0.01),
+            ]
+        )
+
+    exact = losses()
+    entropy = -(0.995 * math.log(0.995) + 0.005 * math.log(0.005))
+    assert exact[0].item() == pytest.approx(entropy, rel=0.05)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(losses(), exact)

@@ -61,3 +61,10 @@ def test_parts_of_dynamic_sampling():
     assert len(free) == 3
     assert free == sorted(free, reverse=True)
     assert free[0] < 1
+
+
+@pytest.mark.parametrize("min_width", [0.1, 0.2, 0.45, 0.6, 1 / 3, *(n / 100 for n in range(1, 100))])
+def test_no_width_falls_below_the_narrowest(min_width):
+    for step in range(40):
+        assert min_width <= min(sample_widths(Objective(), min_width, step, 40, 0))
+    assert lower_bound(Objective(), min_width, 39, 40) == min_width

@@ -176,3 +176,12 @@ def test_nonsense_is_refused():
         with pytest.raises(UserError, match=message):
             Objective(**changes)
     assert Objective(alpha=-0.05).alpha == -0.05
+
+
+def test_networks_trained_alone_do_not_offer_other_widths():
+    rows = table("app-ablation-reg-for-byol")
+    for found, row in zip(cases("app-ablation-reg-for-byol"), rows, strict=True):
+        recipe = found.at_scale("mini")
+        assert (recipe.network.individual == 1.0) == (row["Model Type"] == "individual")
+        assert recipe.objective.alpha == (0.05 if row["Group Regularization"] == "yes" else 0)
+        assert recipe.objective.base_loss == ("mse" if row["Method"] == "BYOL" else "infonce")

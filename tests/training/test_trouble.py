@@ -232,3 +232,22 @@ def test_other_errors_stay_what_they_are(tmp_path, at_step):
     at_step([1], fail)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         pretrain(tmp_path / "run")
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_model_that_is_not_finite_is_not_saved(tmp_path, labelled):
+    """With an absurd learning rate losses stay finite, through norms, while weights and features do not."""
+    recipe = replace(TINY, network=Network(base=8), optimiser=replace(TINY.optimiser, lr=1e6), batch_size=128, epochs=2)
+    images = load("digits", "train", limit=256)
+    console = Console(file=StringIO(), width=200)
+    with pytest.raises(UserError, match=r"not finite, so no model is saved.*--lr 1e\+06"):
+        loop.pretrain(
+            replace(CONFIG, recipe=recipe),
+            Run(tmp_path / "run"),
+            lambda: images if labelled else replace(images, labels=None, classes=None),
+            console=console,
+        )
+    assert "collapse at 1x" in console.file.getvalue()
+    assert not Run(tmp_path / "run").finished
+    assert load_checkpoint(Run(tmp_path / "run").checkpoints)[0]["step"] == 4
+    assert "NaN" not in Run(tmp_path / "run").metrics.read_text()

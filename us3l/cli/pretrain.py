@@ -90,7 +90,7 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
     `recipe` is taken where the command line names none.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in ("--recipe", "--method", "--case", "--scale"):
+    for option in ("--recipe", "--method", "--case", "--scale", "--base-loss"):
         parser.add_argument(option)
     for option in ("--config", "--out"):
         parser.add_argument(option, type=Path)
@@ -119,6 +119,8 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
         given = early.recipe or early.config or recipe != "mini"
         changed = chosen.apply(config.recipe) if given else chosen.at_scale(early.scale or "mini")
         config = replace(config, recipe=changed)
+    if early.base_loss and not going_on:
+        config = replace(config, recipe=config.recipe.tuned_for(early.base_loss))
     return Pretrain(config.data, recipe=config.recipe, machine=config.machine)
 
 

@@ -25,7 +25,7 @@ def nt_xent(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> T
     """
     both = torch.cat([z, t])  # 2N x D
     everyone = both if peers.count == 1 else torch.cat([peers.gather(z), peers.gather(t)])  # 2M x D
-    logits = both @ everyone.T / temperature
+    logits = products(both, everyone) / temperature
     places = peers.places(z)
     own = torch.cat([places, places + len(everyone) // 2])
     logits.scatter_(1, own[:, None], float("-inf"))
@@ -38,7 +38,7 @@ def info_nce(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> 
     >>> round(info_nce(torch.eye(2), torch.eye(2), 0.5).item(), 4)  # log(1 + exp(-2))
     0.1269
     """
-    return F.cross_entropy(z @ peers.gather(t).T / temperature, peers.places(z))
+    return F.cross_entropy(products(z, peers.gather(t)) / temperature, peers.places(z))
 
 
 def negative_cosine(z: Tensor, t: Tensor) -> Tensor:
@@ -68,7 +68,13 @@ def seed(z: Tensor, t: Tensor, queue: Tensor, temperature: float, teacher_temper
 
 def similarities(z: Tensor, t: Tensor, queue: Tensor) -> Tensor:
     """Of each row of `z` to its row of `t`, and to all of the queue: N x (1 + K)."""
-    return torch.cat([(z * t).sum(dim=1, keepdim=True), z @ queue.T], dim=1)
+    return torch.cat([(z * t).sum(dim=1, keepdim=True), products(z, queue)], dim=1)
+
+
+def products(rows: Tensor, others: Tensor) -> Tensor:
+    """Of each row with each of the others, in their own type: mixed precision would round cosines to three digits."""
+    with torch.autocast(rows.device.type, enabled=False):
+        return rows @ others.T
 
 
 def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

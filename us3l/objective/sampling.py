@@ -43,4 +43,6 @@ def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -
         return min_width
     skipped = 0 if objective.max_first else 1  # the period in which the full network trains alone
     reached = (PERIODS - skipped) * step // steps + skipped  # 1, 2, 3; and 0 while the full network trains alone
+    if reached == PERIODS - 1:
+        return min_width  # itself: rounding would fall a hair below it, for 0.2 as an example
     return 1 - (1 - min_width) * reached / (PERIODS - 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from us3l.errors import UserError
-from us3l.objective.methods import PLAIN, method
+from us3l.objective.methods import PLAIN
 from us3l.paper.tables import Row, table
 from us3l.training.recipes import Recipe, named, twin
 
@@ -77,7 +77,7 @@ def regulariser(row: Row) -> dict[str, Any]:
 
 
 def regulariser_alone(row: Row) -> dict[str, Any]:
-    changes = PLAIN if row["Method"] == "Ours" else method(row["Method"].lower()).objective
+    changes = PLAIN if row["Method"] == "Ours" else {}
     return changes | ({"alpha": 0.05} if yes(row["Group Regularization"]) else {})
 
 
@@ -128,7 +128,8 @@ def cases(name: str) -> list[Case]:
 
 def read(name: str, case_name: str, row: Row) -> Case:
     if name in ABLATIONS:
-        return Case(case_name, CIFAR[row.get("Backbone", "R-18")], objective=ABLATIONS[name](row))
+        alone = row["Method"].lower() if row.get("Model Type") == "individual" else None
+        return Case(case_name, CIFAR[row.get("Backbone", "R-18")], alone, ABLATIONS[name](row))
     if name == "motivation":
         if row["Method"] == "Ours":  # whose figures are those of this case
             return replace(case("app-ablation/17"), name=case_name)

@@ -38,7 +38,7 @@ from us3l.training.run import Run, RunConfig, append_records
 from us3l.training.sharding import gather, scatter, sharded
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
-from us3l.training.trouble import explained, last_good, not_finite
+from us3l.training.trouble import diverged, explained, last_good, not_finite
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
 MONITORINGS = 10  # looks at the gauges in a run
@@ -230,7 +230,7 @@ def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: 
     if collapsed:
         display.say(
             f"warning: collapse at {', '.join(f'{width:g}x' for width in collapsed)}: all images get nearly the same "
-            "embedding. Lower --lr, or see the guidelines on the choice of losses",
+            "embedding, or one that is not finite. Lower --lr, or see the guidelines on the choice of losses",
             style="bold red",
         )
     return collapsed
@@ -246,14 +246,23 @@ def finish(trainer: Trainer, run: Run, display: Display) -> None:
         display.say(what)
         with Counting(display.console, what, len(images) * len(net.widths)) as counting:
             calibrate(net, images, progress=counting.more)
+    features = embed_views(net.at(1.0), images)
+    if not finite(net, features):
+        raise UserError(diverged(trainer.step, recipe, run))
     net.metadata = {
         "preprocessing": {"size": recipe.views.size, "mean": list(MEAN), "std": list(STD)},
         "training": {"steps": trainer.steps, "images": len(trainer.images), "seed": recipe.seed},
     }
     net.save(run.model, overwrite=True)
     if isinstance(trainer.learner.projector, nn.Sequential):
-        save_projector(run.folder, trainer.learner.projector, embed_views(net.at(1.0), images))
+        save_projector(run.folder, trainer.learner.projector, features)
     display.say(f"the model is in {run.model}")
+
+
+def finite(net: Slimmable, features: Tensor) -> bool:
+    """Whether a network can be of any use: its weights, its statistics and the features that it gives are numbers."""
+    statistics = [tensor for _, kept in net.statistics.values() for tensor in kept.values()]
+    return all(bool(tensor.isfinite().all()) for tensor in (features, *net.weights().values(), *statistics))
 
 
 @torch.no_grad()

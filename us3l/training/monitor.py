@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -50,8 +52,8 @@ class Monitor:
         network, projector = self.trainer.learner.net.bind(width), self.trainer.learner.projector
         features = [network(batch) for batch in self.images.tensor_split(max(1, len(self.images) // BATCH))]
         gauges = {"spread": spread(torch.cat([projector(batch) for batch in features]))}
-        if self.labels is not None and self.queries:
-            found, q = torch.cat(features), self.queries
+        found, q = torch.cat(features), self.queries
+        if self.labels is not None and q and found.isfinite().all():
             gauges["knn"] = knn_accuracy(found[q:], self.labels[q:], found[:q], self.labels[:q])
         return gauges
 
@@ -62,7 +64,10 @@ class Monitor:
         labels = self.labels[:PROBED] if recipe.objective.supervised and self.labels is not None else None
         now = self.trainer.learner.guidance(views, width, labels)
         before, self.guidance[width] = self.guidance.get(width), now
-        return {} if before is None else {"turn": turn(before.to(now), now), "change": change(before.to(now), now)}
+        if before is None:
+            return {}
+        gauges = {"turn": turn(before.to(now), now), "change": change(before.to(now), now)}
+        return {name: value for name, value in gauges.items() if math.isfinite(value)}
 
     def state(self) -> dict[float, Tensor]:
         return dict(self.guidance)
@@ -74,10 +79,11 @@ class Monitor:
 def spread(embeddings: Tensor) -> float:
     """The collapse gauge: mean channel deviation of the normalised embeddings, times the root of their dimension.
 
-    About 1 when directions are spread evenly, 0 when all embeddings are the same.
+    About 1 when directions are spread evenly, 0 when all embeddings are the same, or are not finite.
     """
     directions = torch.nn.functional.normalize(embeddings.float(), dim=1)
-    return directions.std(dim=0).mean().item() * embeddings.shape[1] ** 0.5
+    found = directions.std(dim=0).mean().item() * embeddings.shape[1] ** 0.5
+    return found if math.isfinite(found) else 0.0
 
 
 def change(before: Tensor, now: Tensor) -> float:

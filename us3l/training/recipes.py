@@ -115,22 +115,29 @@ class Recipe:
         return replace(self.with_objective(**chosen.objective), network=replace(self.network, **chosen.network))
 
     def with_objective(self, **changes: Any) -> Recipe:
-        """This recipe for another objective, and with what its base loss needs: see `FACTORS`.
+        """This recipe for another objective, and with what its base loss needs: see `tuned_for`."""
+        objective = replace(self.objective, **changes)
+        return replace(self.tuned_for(objective.base_loss), objective=objective)
+
+    def tuned_for(self, base_loss: str) -> Recipe:
+        """This recipe with the learning rate, weight decay, epochs and views that a base loss needs: see `FACTORS`.
 
         Supervised learning sees crops and flips only.
+
+        Args:
+            base_loss: The base loss to come. The objective stays as it is.
         """
-        objective = replace(self.objective, **changes)
-        old, new = (FACTORS.get(o.base_loss, Factors()) for o in (self.objective, objective))
+        old, new = (FACTORS.get(name, Factors()) for name in (self.objective.base_loss, base_loss))
+        supervised = base_loss == "cross-entropy"
         return replace(
             self,
-            objective=objective,
             optimiser=replace(
                 self.optimiser,
                 lr=times(self.optimiser.lr, new.lr / old.lr),
                 weight_decay=times(self.optimiser.weight_decay, new.weight_decay / old.weight_decay),
             ),
             epochs=max(1, round(self.epochs * (new.epochs / old.epochs))),
-            views=replace(self.views, jitter=0.0, grey=0.0, blur=0.0) if objective.supervised else self.views,
+            views=replace(self.views, jitter=0.0, grey=0.0, blur=0.0) if supervised else self.views,
         )
 
 

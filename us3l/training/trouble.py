@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from us3l.errors import UserError
 from us3l.training.checkpoint import load_checkpoint
+from us3l.training.recipes import Recipe
 from us3l.training.run import Run, RunConfig
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -65,6 +66,14 @@ def not_finite(step: int, losses: list[float], config: RunConfig, run: Run) -> s
     return (
         f"the loss {losses} or its gradients are not finite at step {step}; {last_good(run)}. Likely causes: "
         f"{', '.join(causes)}. To leave out a few such steps: --resume --skip-bad-steps {machine.skip_bad_steps + 5}"
+    )
+
+
+def diverged(step: int, recipe: Recipe, run: Run) -> str:
+    return (
+        f"after step {step} the network's weights or features are not finite, so no model is saved; its checkpoints "
+        f"stay in {run.checkpoints}. The learning rate is too high (--lr {recipe.optimiser.lr:g}): start anew with a "
+        "lower one"
     )
 
 

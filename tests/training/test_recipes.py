@@ -1,0 +1,34 @@
+"""Recipes: what a change of the objective brings with it."""
+
+import pytest
+
+from us3l.cli import pretrain as command
+from us3l.cli.main import main
+from us3l.training.recipes import CIFAR, named
+
+
+@pytest.fixture
+def configured(monkeypatch, tmp_path):
+    """The recipe of a command line."""
+    found = []
+    monkeypatch.setattr(command, "execute", lambda config, *_: found.append(config.recipe) or 1)
+
+    def run(*arguments):
+        assert main(["pretrain", "photos", "--out", str(tmp_path / "run"), *arguments]) == 1
+        return found.pop()
+
+    return run
+
+
+def test_a_base_loss_brings_the_settings_of_its_method(configured):
+    by_method, by_setting = configured("--method", "us3l-byol"), configured("--base-loss", "mse")
+    assert by_setting == by_method
+    assert by_setting.optimiser.lr == named("mini").optimiser.lr / 5
+    assert CIFAR.with_objective(base_loss="mse").optimiser == CIFAR.with_method("us3l-byol").optimiser
+
+
+def test_what_is_given_stays(configured):
+    told = configured("--base-loss", "mse", "--lr", "0.2", "--epochs", "7")
+    assert (told.optimiser.lr, told.epochs) == (0.2, 7)
+    assert told.optimiser.weight_decay == 5 * named("mini").optimiser.weight_decay
+    assert configured("--base-loss", "infonce") == named("mini")
