@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import us3l
-from us3l.data.batches import whole_side
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.bundle import Format
 from us3l.deploy.example import OPENERS
@@ -90,8 +90,9 @@ def main() -> None:
     chosen = parser.parse_args()
 
     def evidence_of(size: int) -> Evidence:
-        train, test = (load(chosen.data, split, whole_side(size), chosen.images) for split in ("train", "test"))
-        return Evidence.of(train, test, size)
+        preprocessing = Preprocessing.usual(size)
+        train, test = (load(chosen.data, split, preprocessing.resize, chosen.images) for split in ("train", "test"))
+        return Evidence.of(train, test, preprocessing)
 
     console, rows = Console(width=200), []
     for name in chosen.networks:

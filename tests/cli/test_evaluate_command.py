@@ -10,7 +10,7 @@ from PIL import Image
 
 import us3l
 from us3l.cli.evaluate import main
-from us3l.data.batches import whole_side
+from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
 from us3l.evaluation.probes import load_probes
 from us3l.evaluation.results import from_json
@@ -91,7 +91,7 @@ def test_from_files_as_from_memory(run, photos, capsys):
         assert "read anew whenever they are needed" in output
         assert "broken.jpg" in output
         assert read(run, "photos")["scores"] == memory["scores"]
-    assert whole_side(8) == 8
+    assert Preprocessing.usual(8).resize == 8
 
 
 def test_few_labels(run, capsys):

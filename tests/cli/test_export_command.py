@@ -7,6 +7,7 @@ import torch
 
 import us3l
 from us3l.cli.main import main
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.bundle import read_bundle
 from us3l.deploy.evaluated import find_accuracy, find_head
@@ -19,7 +20,7 @@ SIZE = 8
 
 @pytest.fixture(scope="module")
 def digits():
-    return Evidence.of(load("digits", "train", SIZE, 100), load("digits", "test", SIZE, 20), SIZE)
+    return Evidence.of(load("digits", "train", SIZE, 100), load("digits", "test", SIZE, 20), Preprocessing.usual(SIZE))
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from us3l.data import stream
-from us3l.data.batches import evaluation_batches, view_batches, whole_side
+from us3l.data.batches import evaluation_batches, view_batches
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, find, load
 from us3l.data.spec import Views
 from us3l.data.stream import default_workers, evaluation_loader, views_loader
@@ -46,18 +47,14 @@ def views_of(files: ImageFiles, batches: list[torch.Tensor], epoch: int = 3, wor
 @pytest.mark.parametrize(("size", "side"), [(16, 16), (16, 20)])
 def test_evaluation_sees_the_pixels_of_the_path_in_memory(photos: Path, size: int, side: int, workers: int) -> None:
     files, memory = find(photos, "all"), load(photos, "all", side)
-    batches = list(evaluation_loader(files, size, 5, side, workers))
-    in_memory = list(evaluation_batches(memory, size, side))
+    batches = list(evaluation_loader(files, Preprocessing(size, side), 5, workers))
+    in_memory = list(evaluation_batches(memory, Preprocessing(size, side)))
     assert torch.equal(torch.cat([batch.views[0] for batch in batches]), in_memory[0].views[0])
     assert batches[0].views[0].shape == (5, 3, size, size)
     assert memory.labels is not None
     assert torch.cat([batch.labels for batch in batches if batch.labels is not None]).equal(memory.labels)
     assert [name for batch in batches for name in batch.damaged] == memory.skipped
     assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(12))  # the damaged one is the last
-
-
-def test_large_images_lose_their_border() -> None:
-    assert (whole_side(224), whole_side(64), whole_side(32)) == (256, 73, 32)
 
 
 def test_views_depend_neither_on_workers_nor_on_batches(photos: Path) -> None:
@@ -168,7 +165,7 @@ def test_workers_do_not_finalise_what_their_parent_left(
     gc.disable()
     try:
         Trap(traps)  # garbage, as it refers to itself
-        list(evaluation_loader(files, 16, workers=1))
+        list(evaluation_loader(files, Preprocessing.usual(16), workers=1))
     finally:
         gc.enable()
     assert collected.exists()

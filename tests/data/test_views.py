@@ -8,7 +8,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as TV
 
 from us3l.data import views as V
-from us3l.data.spec import MEAN, STD, Views
+from us3l.data.spec import Views
 
 PLAIN = Views(flip=0, jitter=0, grey=0, blur=0)
 
@@ -223,11 +223,3 @@ def test_nothing_waits_for_the_device() -> None:
     images = torch.empty(16, 3, 32, 32, dtype=torch.uint8, device="meta")
     views = V.two_views(images, Views(size=24, blur=0.5), seeded())
     assert [(view.shape, view.device.type) for view in views] == [((16, 3, 24, 24), "meta")] * 2
-
-
-def test_evaluation_view() -> None:
-    images = (photos(2, 48, 48) * 255).to(torch.uint8)
-    expected = TV.normalize(images.float() / 255, list(MEAN), list(STD))
-    close(V.evaluation_view(images, 48), expected)
-    smaller = TV.normalize(TV.resize(images.float() / 255, [32, 32], antialias=True), list(MEAN), list(STD))
-    close(V.evaluation_view(images, 32), smaller)

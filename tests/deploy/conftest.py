@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import us3l
+from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.bundle import Bundle, Entry, checksum, write_bundle
 from us3l.deploy.quiet import silence
 
@@ -43,5 +44,5 @@ def bundle(small, tmp_path_factory):
             files = {path.name: checksum(path) for path in paths}
             size = sum(path.stat().st_size for path in paths)
             entries.append(Entry(width, kind, False, files, price.params, price.macs, size, network(images).shape[1]))
-    write_bundle(Bundle(folder, "resnet18", PREPROCESSING, entries))
+    write_bundle(Bundle(folder, "resnet18", Preprocessing.from_plain(PREPROCESSING), entries))
     return folder

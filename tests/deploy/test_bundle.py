@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.bundle import Bundle, Entry, checksum, read_bundle, write_bundle
 from us3l.errors import UserError
 
@@ -20,7 +21,7 @@ def written(tmp_path):
         costs = {"params": 10, "macs": 20, "bytes": 63, "features": 2}
         files = {path.name: checksum(path)}
         entries.append(Entry(width, "onnx", False, files, **costs, accuracy=accuracy, classes=["cat", "dog"]))
-    bundle = Bundle(tmp_path, "resnet18", PREPROCESSING, entries)
+    bundle = Bundle(tmp_path, "resnet18", Preprocessing.from_plain(PREPROCESSING), entries)
     write_bundle(bundle)
     return bundle
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import us3l
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.bundle import read_bundle
 from us3l.deploy.export import Source, export
@@ -20,7 +21,7 @@ BACKBONES = {"resnet18": CIFAR, "resnet50": CIFAR, "mobilenet_v2": CIFAR, "vit_t
 
 @pytest.fixture(scope="module")
 def evidence():
-    return Evidence.of(load("digits", "train", SIZE, 40), load("digits", "test", SIZE, 20), SIZE)
+    return Evidence.of(load("digits", "train", SIZE, 40), load("digits", "test", SIZE, 20), Preprocessing.usual(SIZE))
 
 
 def prepared(name, evidence):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import us3l
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy import formats, proof
 from us3l.deploy.bundle import read_bundle
@@ -17,7 +18,7 @@ SIZE = 16
 
 @pytest.fixture(scope="module")
 def evidence():
-    return Evidence.of(load("digits", "train", SIZE, 60), load("digits", "test", SIZE, 100), SIZE)
+    return Evidence.of(load("digits", "train", SIZE, 60), load("digits", "test", SIZE, 100), Preprocessing.usual(SIZE))
 
 
 def source_of(name, evidence, **options):

@@ -7,8 +7,8 @@ from PIL import Image
 
 import us3l
 from us3l.data.batches import evaluation_batches
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
-from us3l.data.views import evaluation_view
 from us3l.deploy.backends import Backend
 from us3l.deploy.images import prepare
 from us3l.deploy.runtime import Runtime, spread
@@ -22,7 +22,7 @@ def pixels(count=2, side=16, seed=0):
 
 def expected(net, images, width):
     with torch.no_grad():
-        return net.carve(width)(evaluation_view(torch.from_numpy(images), 16)).numpy()
+        return net.carve(width)(Preprocessing.usual(16).apply(torch.from_numpy(images))).numpy()
 
 
 # What goes in and what comes out
@@ -40,8 +40,10 @@ def test_features_are_those_of_the_carved_network_on_evaluations_view(small, wid
 def test_photographs_lose_the_margin_that_evaluation_cuts_off():
     wanted = {"size": 64, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
     images = pixels(2, 90)
-    (batch,) = evaluation_batches(ImageSet("", torch.from_numpy(images)), 64)
-    np.testing.assert_allclose(prepare(images, wanted), batch.views[0].numpy(), rtol=1e-5, atol=1e-5)
+    (batch,) = evaluation_batches(ImageSet("", torch.from_numpy(images)), Preprocessing.usual(64))
+    np.testing.assert_allclose(
+        prepare(images, Preprocessing.from_plain(wanted)), batch.views[0].numpy(), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_all_ways_to_give_images_are_the_same(small, tmp_path):

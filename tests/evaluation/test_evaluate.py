@@ -4,9 +4,8 @@ import torch
 from PIL import Image
 
 import us3l
-from us3l.data.batches import whole_side
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, find, load
-from us3l.data.views import evaluation_view
 from us3l.errors import UserError
 from us3l.evaluation.evaluate import evaluate, images_to_embed, share_of_each_class, untrained
 from us3l.evaluation.features import embed, embed_all
@@ -40,7 +39,7 @@ def test_results_of_each_width(net, digits):
         assert result.knn == result.knn_untrained > 30
         assert result.linear == result.linear_untrained > 30
     train, test = digits
-    features = [net.at(0.5)(evaluation_view(part.images, 8)) for part in (train, test)]
+    features = [net.at(0.5)(Preprocessing.usual(8).apply(part.images)) for part in (train, test)]
     assert results[1].knn == knn_accuracy(features[0], train.labels, features[1], test.labels)
     again = evaluate(net, *digits, widths=[1.0, 0.5], size=8)
     assert (again.results, again.scores) == (found.results, found.scores)
@@ -92,10 +91,10 @@ def test_files_give_the_features_of_images_in_memory(net, tmp_path, monkeypatch)
         pixels = random.integers(0, 256, (64 + number, 80, 3), np.uint8) // (1 + number % 3)
         Image.fromarray(pixels).convert(mode).save(path)
     (tmp_path / "photos" / "a" / "cut.png").write_bytes(b"no image")
-    parts = [[load(tmp_path / "photos", split, whole_side(64)) for split in ("train", "test")]]
+    parts = [[load(tmp_path / "photos", split, Preprocessing.usual(64).resize) for split in ("train", "test")]]
     parts += [[find(tmp_path / "photos", split) for split in ("train", "test")]]
     us3l.calibrate(net, torch.randn(16, 3, 64, 64), [1.0, 0.25])
-    memory, files = (embed_all([net.at(0.25), net.at(1.0)], part[0], 64) for part in parts)
+    memory, files = (embed_all([net.at(0.25), net.at(1.0)], part[0], Preprocessing.usual(64)) for part in parts)
     assert all(map(torch.equal, memory.values, files.values))
     assert torch.equal(memory.labels, files.labels)
     assert len(files.damaged) == len(parts[0][0].skipped) <= 1

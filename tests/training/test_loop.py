@@ -11,15 +11,21 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning_fabric import Fabric
+from PIL import Image
 from rich.console import Console
 
 import us3l
-from us3l.data.sources import ImageSet, load
+from us3l.data.batches import evaluation_batches
+from us3l.data.preprocessing import Preprocessing
+from us3l.data.sources import ImageSet, find, load
 from us3l.errors import UserError
 from us3l.training import loop
 from us3l.training.checkpoint import load_checkpoint
+from us3l.training.monitor import Monitor
 from us3l.training.recipes import Network, Optimiser, named
 from us3l.training.run import Machine, Run, RunConfig
+from us3l.training.trainer import Trainer
 
 TINY = replace(
     named("digits"),
@@ -326,3 +332,27 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert f"us3l pretrain --out {tmp_path / 'run'} --resume" in errors
     assert "Traceback" not in errors
     assert load_checkpoint(tmp_path / "run" / "checkpoints")[0]["step"] > 0
+
+
+def test_large_images_are_calibrated_on_the_centre_that_evaluation_sees(tmp_path, monkeypatch):
+    """They were calibrated on the whole image, and evaluated and deployed on its centre."""
+    for number in range(8):
+        noise = torch.randint(0, 256, (90, 120, 3), generator=torch.Generator().manual_seed(number))
+        Image.fromarray(noise.to(torch.uint8).numpy()).save(tmp_path / f"{number}.png")
+    files = find(tmp_path, "pretrain")
+    recipe = replace(TINY, views=replace(TINY.views, size=64), batch_size=8, calibration=8)
+    trainer = Trainer(recipe, files, Fabric(accelerator="cpu"))
+    seen = []
+
+    def remember(net, images, **_):
+        seen.append(images)
+        us3l.calibrate(net, images)
+
+    monkeypatch.setattr(loop, "calibrate", remember)
+    loop.finish(trainer, Run(tmp_path / "run"), SimpleNamespace(say=print, console=Console(file=StringIO())))
+    (batch,) = evaluation_batches(files, Preprocessing.usual(64))
+    expected, calibrated, monitored = (
+        images.sum(dim=(1, 2, 3)).sort().values for images in (batch.views[0], seen[0], Monitor(trainer).images)
+    )
+    assert torch.equal(calibrated, expected)
+    assert torch.equal(monitored, expected)

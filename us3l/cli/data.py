@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from us3l.data.batches import Images, whole_side
+from us3l.data.batches import Images
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, ImageSet, Split, decode_all, find, fits_memory, load
 from us3l.errors import UserError
 from us3l.progress import Counting
 from us3l.slimmable import Slimmable
 
 STREAM_FROM = 8 * 2**30
-LARGEST_SIDE = 4096  # of the images that a network sees
 NAMED = 5  # damaged images to name on the screen
 
 
@@ -43,14 +43,14 @@ def open_images(
     console: Console,
     data: str,
     split: Split,
-    size: int,
+    preprocessing: Preprocessing,
     limit: int | None = None,
     root: Path | None = None,
     stream: bool = False,
     memory_gib: float = 4.0,
 ) -> Images:
-    """Images for evaluation at `size`: in memory, or as files if there are too many for that."""
-    side = whole_side(size)
+    """Images for evaluation: in memory, or as files if there are too many for that."""
+    side = preprocessing.resize
     if data == "digits":
         return load(data, split, side, limit)
     files = find_images(console, data, split, limit, root)
@@ -87,15 +87,3 @@ def load_model(path: Path) -> Slimmable:
     if (path / "config.yaml").exists() and not (path / "model").exists():
         raise UserError(f"{path} is not finished: go on with us3l pretrain --out {path} --resume")
     return load_network(path / "model" if (path / "model").is_dir() else path)
-
-
-def image_size(net: Slimmable) -> int:
-    """The side of the images that a network was trained on."""
-    try:
-        size = int(net.metadata["preprocessing"]["size"])
-    except (KeyError, TypeError, ValueError, OverflowError):
-        fallback = 32 if getattr(net.family, "stem", None) == "cifar" else 224
-        size = getattr(net.family, "image_size", fallback)
-    if not 1 <= size <= LARGEST_SIDE:
-        raise UserError(f"the model's image size is {size} pixels, but must be within 1 and {LARGEST_SIDE}")
-    return size

@@ -81,8 +81,9 @@ def main(arguments: list[str]) -> int:
 
 
 def execute(command: Evaluate) -> int:
-    from us3l.cli.data import image_size, load_model, open_images, tell_damaged
+    from us3l.cli.data import load_model, open_images, tell_damaged
     from us3l.console import Console
+    from us3l.data.preprocessing import Preprocessing
     from us3l.evaluation.evaluate import NINE_WIDTHS, check_labels
     from us3l.training.run import Run
 
@@ -99,10 +100,11 @@ def execute(command: Evaluate) -> int:
             raise UserError("say which labelled images to use: --data DATA")
         config = run.config()
         data, limit = config.data, limit or config.recipe.images
-    size = image_size(net)
+    preprocessing = Preprocessing.of(net)
+    size = preprocessing.size
     where = (command.data_root, command.stream, command.memory_gib)
-    train = open_images(console, data, "train", size, limit, *where)
-    test = open_images(console, data, "test", size, command.test_images, *where)
+    train = open_images(console, data, "train", preprocessing, limit, *where)
+    test = open_images(console, data, "test", preprocessing, command.test_images, *where)
     check_labels(train, test)
     training = settings(command, size)
     found = evaluate(command, console, net, train, test, widths, size, training)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from us3l.data.preprocessing import Preprocessing
     from us3l.deploy.proof import Evidence, Proof
 
 
@@ -53,8 +54,9 @@ class Export:
 
 def main(arguments: list[str]) -> int:
     command = parse(Export, "export", arguments)
-    from us3l.cli.data import image_size, load_model
+    from us3l.cli.data import load_model
     from us3l.console import Console
+    from us3l.data.preprocessing import Preprocessing
     from us3l.deploy.evaluated import find_accuracy, find_head
     from us3l.deploy.export import Source, export
     from us3l.progress import Counting
@@ -64,11 +66,11 @@ def main(arguments: list[str]) -> int:
     for width in command.width:
         net.check(width)
     heads = {width: find_head(command.run, net, width, command.head) for width in command.width if command.head}
-    size = image_size(net)
+    preprocessing = Preprocessing.of(net)
     trained_on = training_data(command.run)
     provenance = {"run": command.run.resolve().name} | ({"data": Path(trained_on).name} if trained_on else {})
-    source = Source(net, size, provenance)
-    evidence = find_evidence(console, command, trained_on, size)
+    source = Source(net, preprocessing.size, provenance)
+    evidence = find_evidence(console, command, trained_on, preprocessing)
     folder = command.out or command.run / "export"
     done: list[tuple[Entry, Proof]] = []
     jobs = [(width, kind) for width in command.width for kind in command.format]
@@ -95,24 +97,23 @@ def training_data(run: Path) -> str | None:
     return Run(run).config().data if Run(run).config_file.exists() else None
 
 
-def find_evidence(console: Console, command: Export, trained_on: str | None, size: int) -> Evidence:
+def find_evidence(console: Console, command: Export, trained_on: str | None, preprocessing: Preprocessing) -> Evidence:
     """The images named, else those of the training, else noise, which is said."""
     from us3l.cli.data import load_images
-    from us3l.data.batches import whole_side
     from us3l.deploy.proof import BATCHES, CALIBRATION, TEST, Evidence
 
     data = command.data or trained_on
     if data is not None:
         try:
-            test = load_images(console, data, "test", whole_side(size), TEST if command.int8 else max(BATCHES))
-            train = load_images(console, data, "train", whole_side(size), CALIBRATION) if command.int8 else test
-            return Evidence.of(train, test, size)
+            test = load_images(console, data, "test", preprocessing.resize, TEST if command.int8 else max(BATCHES))
+            train = load_images(console, data, "train", preprocessing.resize, CALIBRATION) if command.int8 else test
+            return Evidence.of(train, test, preprocessing)
         except UserError:
             if command.data or command.int8:
                 raise
     why = f"{data} is not here" if data else "the model does not say what it was trained on"
     console.print(f"proving on noise, for {why}: name images with --data", style="yellow", soft_wrap=True)
-    return Evidence.noise(size)
+    return Evidence.noise(preprocessing.size)
 
 
 def table(done: list[tuple[Entry, Proof]]) -> Table:

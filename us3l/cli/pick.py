@@ -58,7 +58,8 @@ class Pick:
 
 def main(arguments: list[str]) -> int:
     command = parse(Pick, "pick", arguments)
-    from us3l.cli.data import image_size, load_model
+    from us3l.cli.data import load_model
+    from us3l.data.preprocessing import Preprocessing
     from us3l.deploy.pick import BUDGETS, pick
     from us3l.deploy.profile import Profile, all_costs, candidates, read_accuracies, read_profile
 
@@ -71,7 +72,8 @@ def main(arguments: list[str]) -> int:
     elif command.latency_ms is not None:
         raise UserError(f"latencies are not measured yet: us3l profile {command.run} first")
     else:
-        profile = Profile(image_size(net), all_costs(net, image_size(net)))
+        size = Preprocessing.of(net).size
+        profile = Profile(size, all_costs(net, size))
     accuracies = read_accuracies(net, command.run, command.data)
     batch = command.batch or min(profile.batches(), default=1)
     if command.latency_ms is not None:

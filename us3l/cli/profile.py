@@ -59,8 +59,9 @@ def main(arguments: list[str]) -> int:
     if (folder / "profile.json").exists() and not command.overwrite:
         raise UserError(f"{folder} already holds a profile: move it, or profile with --overwrite")
     from us3l.cli import report
-    from us3l.cli.data import image_size, load_model
+    from us3l.cli.data import load_model
     from us3l.console import Console
+    from us3l.data.preprocessing import Preprocessing
     from us3l.deploy.backends import machine, set_threads
     from us3l.deploy.profile import Profile, all_costs, read_accuracies, read_device_profile, write_profile
     from us3l.progress import Counting
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> int:
     console = Console()
     net = load_model(command.run)
     accuracies = read_accuracies(net, command.run, command.data)
-    size = command.image_size or image_size(net)
+    size = command.image_size or Preprocessing.of(net).size
     if command.device_profile:
         found = read_device_profile(net, command.device_profile)
         where = {"file": str(command.device_profile)}

@@ -125,13 +125,14 @@ def make(command: Report, out: Path, console: Console) -> None:
 
 def facts(command: Report, name: str, run: Run, console: Console) -> dict[str, Any]:
     """All about one run; what cannot be had is left out, with the reason in its place."""
-    from us3l.cli.data import image_size, load_model
+    from us3l.cli.data import load_model
+    from us3l.data.preprocessing import Preprocessing
     from us3l.report.facts import run_facts
 
     net, problem, size = None, None, run.config().recipe.views.size
     try:
         net = load_model(run.folder)
-        size = image_size(net)
+        size = Preprocessing.of(net).size
     except UserError as error:
         problem = str(error)
     found = run_facts(run, name, net, size, problem) | {"gallery": None, "no_gallery": problem}
@@ -150,14 +151,15 @@ def some_images(command: Report, data: str, net: Slimmable, size: int, console: 
     """As many images as can be looked at in seconds: held-out ones if there are enough, else any."""
     from us3l.cli.data import load_images
     from us3l.costs import cost
-    from us3l.data.batches import whole_side
+    from us3l.data.preprocessing import Preprocessing
 
     limit = WORK // cost(net.skeleton(1.0, tracking=True), (3, size, size)).macs
     limit = min(MOST, max(LEAST, limit))
-    held_out = load_images(console, data, "test", whole_side(size), limit, command.data_root)
+    side = Preprocessing.of(net).resize
+    held_out = load_images(console, data, "test", side, limit, command.data_root)
     if len(held_out) >= ENOUGH:
         return held_out
-    return load_images(console, data, "all", whole_side(size), limit, command.data_root)
+    return load_images(console, data, "all", side, limit, command.data_root)
 
 
 def look(net: Slimmable, images: ImageSet, size: int, console: Console) -> dict[str, Any]:

@@ -7,34 +7,23 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, ImageSet
 from us3l.data.spec import Views
 from us3l.data.stream import Batch, evaluation_loader, views_loader
-from us3l.data.views import apply, centre, draw, evaluation_view, normalise
+from us3l.data.views import apply, draw, normalise
 from us3l.seeds import seeded
 
 Images = ImageSet | ImageFiles
 
 
-LARGE = 64
-
-
-def whole_side(size: int) -> int:
-    """The side of the whole image when evaluation looks at its centre `size`: small images are seen whole.
-
-    Small images show their object alone; for photographs the usual way is to resize to 256 and to cut out 224.
-    """
-    return round(size * 256 / 224) if size >= LARGE else size
-
-
-def evaluation_batches(images: Images, size: int, side: int | None = None, batch_size: int = 250) -> Iterator[Batch]:
-    """Every image once, in order: the centre `size` of the image resized to `side` (default: `whole_side(size)`)."""
-    side = side or whole_side(size)
+def evaluation_batches(images: Images, preprocessing: Preprocessing, batch_size: int = 250) -> Iterator[Batch]:
+    """Every image once, in order, as a network sees it."""
     if isinstance(images, ImageFiles):
-        yield from evaluation_loader(images, size, batch_size, side)
+        yield from evaluation_loader(images, preprocessing, batch_size)
         return
     for indices in torch.arange(len(images)).split(batch_size):
-        view = centre(evaluation_view(images.images[indices], side), size)
+        view = preprocessing.apply(images.images[indices])
         yield Batch((view,), indices, None if images.labels is None else images.labels[indices])
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from us3l.data.decode import Damaged
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, attempt
 from us3l.data.spec import Views
-from us3l.data.views import ASPECT, BLUR_SIGMA, blur_radius, centre, normalise
+from us3l.data.views import ASPECT, BLUR_SIGMA, blur_radius, normalise
 from us3l.errors import UserError
 from us3l.seeds import seed_from
 
@@ -49,15 +50,11 @@ class Batch:
 
 
 def evaluation_loader(
-    files: ImageFiles, size: int, batch_size: int = 250, side: int | None = None, workers: int | None = None
+    files: ImageFiles, preprocessing: Preprocessing, batch_size: int = 250, workers: int | None = None
 ) -> Iterator[Batch]:
-    """Every image once, in order: the centre `size` of the square image at `side` (default: all of it).
-
-    The square is the very one that `us3l.data.sources.load` makes.
-    """
+    """Every image once, in order, as a network sees it."""
     batches = torch.arange(len(files)).split(batch_size)
-    for batch in _batches(files, _Decoded(files, side or size), batches, workers):
-        yield replace(batch, views=tuple(centre(view, size) for view in batch.views))
+    return _batches(files, _Decoded(files, preprocessing.resize), batches, workers, preprocessing.apply)
 
 
 def views_loader(
@@ -74,7 +71,8 @@ def views_loader(
     The transforms are torchvision's. A batch with damaged images is smaller; one of nothing else is a `UserError`.
     `workers` is the number of decoding processes (default: US3L_WORKERS, else one a core; 0: in this process).
     """
-    return _batches(files, _RandomViews(files, views, seed, epoch, count), batches, workers)
+    dataset = _RandomViews(files, views, seed, epoch, count)
+    return _batches(files, dataset, batches, workers, lambda view: normalise(view.float().div_(255)))
 
 
 class _Decoded(Dataset[Any]):
@@ -134,7 +132,13 @@ def random_view(views: Views) -> Any:
     )
 
 
-def _batches(files: ImageFiles, dataset: _Decoded, batches: Sequence[Tensor], workers: int | None) -> Iterator[Batch]:
+def _batches(
+    files: ImageFiles,
+    dataset: _Decoded,
+    batches: Sequence[Tensor],
+    workers: int | None,
+    to_float: Callable[[Tensor], Tensor],
+) -> Iterator[Batch]:
     labels = files.labels
     workers = default_workers() if workers is None else workers
     loader = DataLoader(
@@ -150,8 +154,7 @@ def _batches(files: ImageFiles, dataset: _Decoded, batches: Sequence[Tensor], wo
             raise UserError(f"{files.name}: none of {len(damaged)} images can be read; the first is {damaged[0]}")
         kept = torch.tensor(indices)
         # Bytes come from the workers, and become floats here: a quarter of the traffic.
-        made = tuple(normalise(view.float().div_(255)) for view in views)
-        yield Batch(made, kept, None if labels is None else labels[kept], damaged)
+        yield Batch(tuple(map(to_float, views)), kept, None if labels is None else labels[kept], damaged)
 
 
 def default_workers() -> int:

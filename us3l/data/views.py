@@ -128,24 +128,10 @@ def two_views(
     return view1, view2
 
 
-def evaluation_view(images: Tensor, size: int) -> Tensor:
-    """The images as they are, resized to `size` x `size` where they differ from it, normalised."""
-    images = _unit_range(images)
-    if images.shape[-2:] != (size, size):
-        images = F.interpolate(images, (size, size), mode="bilinear", antialias=True)
-    return normalise(images)
-
-
-def centre(images: Tensor, size: int) -> Tensor:
-    """The centre `size` x `size` of square images."""
-    margin = (images.shape[-1] - size) // 2
-    return images[..., margin : margin + size, margin : margin + size]
-
-
-def normalise(images: Tensor) -> Tensor:
-    """Images within [0, 1], less ImageNet's mean and over its standard deviation, by channel."""
-    mean, scale = (_to(values, images.device).view(3, 1, 1) for values in (torch.tensor(MEAN), 1 / torch.tensor(STD)))
-    return (images - mean).mul_(scale)
+def normalise(images: Tensor, mean: tuple[float, float, float] = MEAN, std: tuple[float, float, float] = STD) -> Tensor:
+    """Images within [0, 1], less the mean (ImageNet's unless given) and over the standard deviation, by channel."""
+    shift, scale = (_to(values, images.device).view(3, 1, 1) for values in (torch.tensor(mean), 1 / torch.tensor(std)))
+    return (images - shift).mul_(scale)
 
 
 def blend_(images: Tensor, operation: Tensor, factor: Tensor) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
 from us3l.files import finite, read_json, write_json
 
@@ -47,8 +48,7 @@ class Bundle:
     folder: Path
     name: str
     """Of the backbone."""
-    preprocessing: dict[str, Any]
-    """{"size": side in pixels, "mean": [r, g, b], "std": [r, g, b]} for images from 0 to 1."""
+    preprocessing: Preprocessing
     entries: list[Entry]
 
     def path(self, entry: Entry) -> Path:
@@ -58,7 +58,7 @@ class Bundle:
 
 def write_bundle(bundle: Bundle) -> None:
     """Write the manifest; the files of its entries are already in the folder."""
-    described = {"name": bundle.name, "preprocessing": bundle.preprocessing}
+    described = {"name": bundle.name, "preprocessing": bundle.preprocessing.to_plain()}
     rows = [asdict(entry) for entry in bundle.entries]
     write_json(bundle.folder / MANIFEST, {"format": VERSION, **described, "entries": rows})
 
@@ -76,8 +76,9 @@ def read_bundle(folder: Path, check: bool = True) -> Bundle:
     try:
         demand(isinstance(name, str), "name", name)
         demand(isinstance(rows, list), "entries", rows)
-        bundle = Bundle(folder, name, _preprocessing(content.get("preprocessing")), [_entry(row) for row in rows])
-    except ValueError as error:
+        preprocessing = Preprocessing.from_plain(content.get("preprocessing"))
+        bundle = Bundle(folder, name, preprocessing, [_entry(row) for row in rows])
+    except (ValueError, UserError) as error:
         raise UserError(f"{manifest} is damaged: {error}; export again") from None
     keys = [entry.key for entry in bundle.entries]
     names = [name for entry in bundle.entries for name in entry.files]
@@ -132,17 +133,6 @@ def _entry(row: object) -> Entry:
         demand(isinstance(classes, list) and all(isinstance(name, str) for name in classes), "classes", classes)
         demand(len(classes) == row["features"], "the number of classes", len(classes))
     return Entry(**row)
-
-
-def _preprocessing(value: Any) -> dict[str, Any]:
-    demand(isinstance(value, dict), "preprocessing", value)
-    size = value.get("size")
-    demand(isinstance(size, int) and finite(size) and size > 0, "size", size)
-    for name in ("mean", "std"):
-        numbers = value.get(name)
-        demand(isinstance(numbers, list) and len(numbers) == 3 and all(map(finite, numbers)), name, numbers)
-    demand(all(number > 0 for number in value["std"]), "std", value["std"])
-    return value
 
 
 def plain(name: str) -> bool:

@@ -61,16 +61,28 @@ OPENERS = {".onnx": open_onnx, ".xml": open_openvino, ".pt2": open_torch, ".pte"
 
 def preprocess(photo: Path, about: About) -> np.ndarray:
     """The centre of a photo as the network wants it: 1 x 3 x size x size."""
-    from PIL import Image, ImageOps
-
     wanted = about["preprocessing"]
     size, resize = wanted["size"], wanted["resize"]
-    upright = ImageOps.exif_transpose(Image.open(photo)).convert("RGB")
-    square = np.asarray(ImageOps.fit(upright, (resize, resize), Image.Resampling.BILINEAR), np.float32) / 255
+    square = read(photo, resize).astype(np.float32) / 255
     edge = (resize - size) // 2
     centre = square[edge : edge + size, edge : edge + size]
     normalised = (centre - np.float32(wanted["mean"])) / np.float32(wanted["std"])
     return np.ascontiguousarray(normalised.transpose(2, 0, 1)[None])
+
+
+def read(photo: Path, side: int) -> np.ndarray:
+    """The square centre of a photo, upright and in RGB: side x side x 3, uint8. The pixels are those of training."""
+    from PIL import Image, ImageOps
+
+    image: Any = Image.open(photo)
+    image.draft(None, (2 * side, 2 * side))  # large JPEGs are decoded at a fraction of their size
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):  # 16 bits a pixel
+        image = Image.fromarray(((np.asarray(image, np.int32).clip(0, 65535) + 128) // 257).astype(np.uint8))
+    if "A" in image.getbands() or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return np.asarray(ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BILINEAR))
 
 
 if __name__ == "__main__":

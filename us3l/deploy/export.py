@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from us3l import __version__
 from us3l.costs import cost
-from us3l.data.batches import whole_side
-from us3l.data.spec import MEAN, STD
+from us3l.data.preprocessing import Preprocessing
 from us3l.deploy import example
 from us3l.deploy.bundle import MANIFEST, Bundle, Entry, Format, checksum, read_bundle, write_bundle
 from us3l.deploy.evaluated import Head
@@ -46,10 +45,9 @@ class Source:
         return getattr(self.net.family, "name", "network")
 
     @property
-    def preprocessing(self) -> dict[str, Any]:
-        """How images become the network's input: resized, the centre of `size` taken, normalised."""
-        usual = {"size": self.size, "resize": whole_side(self.size), "mean": list(MEAN), "std": list(STD)}
-        return usual | self.net.metadata.get("preprocessing", {})
+    def preprocessing(self) -> Preprocessing:
+        """How images become the network's input."""
+        return Preprocessing.of(self.net, self.size)
 
 
 class Classifier(nn.Module):
@@ -100,7 +98,7 @@ def export(
         "int8": int8,
         **describe(net.family),
         **net.metadata,
-        "preprocessing": source.preprocessing,
+        "preprocessing": source.preprocessing.to_plain(),
         **source.provenance,
         **({"classes": head.classes, "head": head.data} if head else {}),
     }

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from us3l.data.batches import evaluation_batches
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
 from us3l.deploy.example import Run
 from us3l.errors import UserError
@@ -47,9 +48,9 @@ class Evidence:
     classes: list[str] | None = None
 
     @classmethod
-    def of(cls, train: ImageSet, test: ImageSet, size: int) -> Evidence:
+    def of(cls, train: ImageSet, test: ImageSet, preprocessing: Preprocessing) -> Evidence:
         seen, unseen = (
-            torch.cat([batch.views[0] for batch in evaluation_batches(part, size)]) for part in (train, test)
+            torch.cat([batch.views[0] for batch in evaluation_batches(part, preprocessing)]) for part in (train, test)
         )
         return cls(train.name, seen, unseen, train.labels, test.labels, train.classes)
 

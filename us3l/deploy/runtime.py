@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from torch import nn
 
+from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.adaptive import Adaptive, Controller
 from us3l.deploy.backends import OPENERS, Backend, Run, run_torch, set_threads
 from us3l.deploy.bundle import MANIFEST, Bundle, Entry, read_bundle
@@ -26,7 +27,7 @@ TURNS = 5
 class Networks(Protocol):
     """The networks of several widths, each ready to run."""
 
-    preprocessing: dict[str, Any]
+    preprocessing: Preprocessing
     widths: list[float]
 
     def run(self, width: float) -> Run: ...
@@ -37,12 +38,12 @@ class Shared:
 
     def __init__(self, net: Slimmable) -> None:
         self.net, self.widths = net, net.widths
-        self.preprocessing = net.metadata.get("preprocessing", {})
-        if not {"size", "mean", "std"} <= self.preprocessing.keys():
+        if "preprocessing" not in net.metadata:
             raise UserError(
                 "the network does not say how it wants its images: set "
-                'net.metadata["preprocessing"] = {"size": side, "mean": [r, g, b], "std": [r, g, b]}'
+                'net.metadata["preprocessing"] = Preprocessing.usual(size).to_plain()'
             )
+        self.preprocessing = Preprocessing.of(net)
         self._lock = threading.Lock()
 
     def run(self, width: float) -> Run:
@@ -159,7 +160,7 @@ class Runtime:
 
         Up to nine widths, spread evenly, unless others are named.
         """
-        size = self.networks.preprocessing["size"]
+        size = self.networks.preprocessing.size
         images = np.random.default_rng(0).integers(0, 256, (batch, 3, size, size), dtype=np.uint8)
         with self._measuring:
             jobs = {

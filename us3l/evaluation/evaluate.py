@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from us3l.calibration import calibrate
 from us3l.costs import cost
 from us3l.data.batches import Images, evaluation_batches
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles
 from us3l.errors import UserError
 from us3l.evaluation.features import Features, embed_all
@@ -92,9 +93,10 @@ def evaluate_paper(
     """
     classes = prepare(net, train, test, widths, size)
     training = training or paper_probe(size)
+    preprocessing = replace(Preprocessing.of(net, size), resize=paper_side(size))
     networks = {width: net.at(width) for width in widths}
     trained = [train_probes(networks, train, classes, size, training, seed, progress) for seed in range(seeds)]
-    asked = embed_all(list(networks.values()), test, size, paper_side(size), progress=progress)
+    asked = embed_all(list(networks.values()), test, preprocessing, progress=progress)
     scores = {}
     for width, values in zip(widths, asked.values, strict=True):
         found = [score(probes[width].scores(values), asked.labels, classes) for probes in trained]
@@ -120,7 +122,7 @@ def evaluate_finetuned(
         found = []
         for seed in range(seeds):
             whole = finetune(net.carve(width), train, classes, size, training, seed, progress)
-            asked = embed_all([whole], test, size, progress=progress)
+            asked = embed_all([whole], test, Preprocessing.of(net, size), progress=progress)
             found.append(score(asked.values[0], asked.labels, classes))
             damaged |= dict.fromkeys(asked.damaged)
         scores[width] = {"finetuned": mean_score(found, len(asked.labels))}
@@ -151,7 +153,7 @@ def prepare(net: Slimmable, train: Images, test: Images, widths: Sequence[float]
 def calibrate_missing(net: Slimmable, train: Images, widths: Sequence[float], size: int) -> None:
     if missing := [width for width in widths if not net.calibrated(width)]:
         chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:CALIBRATION].sort().values
-        batches = evaluation_batches(train.subset(chosen), size)
+        batches = evaluation_batches(train.subset(chosen), Preprocessing.of(net, size))
         calibrate(net, (batch.views[0] for batch in batches), missing)
 
 
@@ -159,14 +161,14 @@ def features(
     net: Slimmable, train: Images, test: Images, widths: Sequence[float], size: int, progress: Progress
 ) -> Iterator[tuple[float, Features, Features]]:
     """Of each width, those of the training and of the test images. Files are decoded once for several widths."""
-    at_once = 1
+    at_once, preprocessing = 1, Preprocessing.of(net, size)
     if isinstance(train, ImageFiles):
         channels = 4 * 2048  # bytes a feature vector has at most, in the backbones there are
         at_once = max(1, FEATURE_BYTES // (channels * (len(train) + len(test))))
     for first in range(0, len(widths), at_once):
         group = widths[first : first + at_once]
         networks = [net.at(width) for width in group]
-        known, asked = (embed_all(networks, images, size, progress=progress) for images in (train, test))
+        known, asked = (embed_all(networks, images, preprocessing, progress=progress) for images in (train, test))
         for position, width in enumerate(group):
             yield (
                 width,
@@ -227,7 +229,9 @@ def untrained(net: Slimmable) -> Slimmable:
     seed = training.get("seed") if isinstance(training, dict) else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed if isinstance(seed, int) else 0)
-        return Slimmable(net.family, net.min_width, net.switchable or None).to(next(net.full.parameters()).device)
+        start = Slimmable(net.family, net.min_width, net.switchable or None).to(next(net.full.parameters()).device)
+    start.metadata = net.metadata
+    return start
 
 
 def check_labels(train: Images, test: Images) -> None:

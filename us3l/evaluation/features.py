@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from us3l.data.batches import Images, evaluation_batches
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
 
 
@@ -26,15 +27,16 @@ def embed(
     network: nn.Module, images: Tensor, size: int, batch: int = 250, progress: Callable[[int], None] | None = None
 ) -> Tensor:
     """Features (N x C) of images (N x 3 x H x W, uint8), seen at `size` pixels."""
-    return embed_all([network], ImageSet("", images), size, batch_size=batch, progress=progress).values[0]
+    return embed_all(
+        [network], ImageSet("", images), Preprocessing.usual(size), batch_size=batch, progress=progress
+    ).values[0]
 
 
 @torch.no_grad()
 def embed_all(
     networks: Sequence[nn.Module],
     images: Images,
-    size: int,
-    side: int | None = None,
+    preprocessing: Preprocessing,
     batch_size: int = 250,
     progress: Callable[[int], None] | None = None,
 ) -> Features:
@@ -42,7 +44,7 @@ def embed_all(
     found: list[list[Tensor]] = [[] for _ in networks]
     indices: list[Tensor] = []
     damaged: list[str] = []
-    for batch in evaluation_batches(images, size, side, batch_size):
+    for batch in evaluation_batches(images, preprocessing, batch_size):
         for network, values in zip(networks, found, strict=True):
             device = next(network.parameters()).device
             values.append(network(batch.views[0].to(device, memory_format=torch.channels_last)))

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
 from us3l.errors import UserError
 from us3l.evaluation.features import embed_all
@@ -30,7 +31,7 @@ def gallery(net: Slimmable, images: ImageSet, size: int, progress: Progress | No
     if len(images) < FEWEST:
         raise UserError(f"{images.name} has only {len(images)} images to look at; a gallery needs {FEWEST}")
     widths = ends(net)
-    found = embed_all([net.at(width) for width in widths], images, size, progress=progress)
+    found = embed_all([net.at(width) for width in widths], images, Preprocessing.of(net, size), progress=progress)
     features = [F.normalize(values.float(), dim=1) for values in found.values]
     groups, names = grouped(images, features[0])
     queries = choose_queries(len(images), images.labels)

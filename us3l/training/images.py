@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, ImageSet, decode_all
 from us3l.data.stream import Batch, views_loader
 from us3l.data.views import two_views
@@ -106,7 +107,7 @@ class Streamed:
     def sample(self, count: int, generator: torch.Generator) -> ImageSet:
         """The same; damaged ones are left out."""
         chosen = torch.randperm(len(self), generator=generator)[:count].sort().values
-        found = decode_all(self.files.subset(chosen), self.recipe.views.size)
+        found = decode_all(self.files.subset(chosen), Preprocessing.usual(self.recipe.views.size).resize)
         found = found.subset(torch.randperm(len(found), generator=generator))  # files are sorted by class
         return replace(found, images=found.images.to(self.device))
 

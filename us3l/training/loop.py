@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from us3l.calibration import calibrate
 from us3l.data.sources import ImageFiles, ImageSet
-from us3l.data.spec import MEAN, STD
-from us3l.data.views import evaluation_view
 from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound
 from us3l.objective.spec import warning as guideline_warning
@@ -240,7 +238,7 @@ def finish(trainer: Trainer, run: Run, display: Display) -> None:
     """Calibrate every width and save the model."""
     recipe, net = trainer.recipe, trainer.learner.net
     sample = trainer.images.sample(recipe.calibration, seeded(recipe.seed))
-    images = evaluation_view(sample.images, recipe.views.size)
+    images = trainer.preprocessing.apply(sample.images)
     if not net.calibrated(1.0):
         what = f"collecting batch-norm statistics for all {len(net.widths)} distinct widths"
         display.say(what)
@@ -250,7 +248,7 @@ def finish(trainer: Trainer, run: Run, display: Display) -> None:
     if not finite(net, features):
         raise UserError(diverged(trainer.step, recipe, run))
     net.metadata = {
-        "preprocessing": {"size": recipe.views.size, "mean": list(MEAN), "std": list(STD)},
+        "preprocessing": trainer.preprocessing.to_plain(),
         "training": {"steps": trainer.steps, "images": len(trainer.images), "seed": recipe.seed},
     }
     net.save(run.model, overwrite=True)

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from us3l.data.views import evaluation_view
 from us3l.evaluation.knn import knn_accuracy
 from us3l.seeds import seeded
 from us3l.training.images import random_views
@@ -31,7 +30,7 @@ class Monitor:
         self.widths = trainer.learner.net.among(WIDTHS)
         sample = trainer.images.sample(BANK + QUERIES, torch.Generator().manual_seed(0))
         self.raw = sample.images
-        self.images = evaluation_view(self.raw, trainer.recipe.views.size)
+        self.images = trainer.preprocessing.apply(self.raw)
         self.labels = None if sample.labels is None else sample.labels.to(self.raw.device)
         self.queries = min(QUERIES, len(self.raw) // 5)
         self.guidance: dict[float, Tensor] = {}

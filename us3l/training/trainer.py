@@ -13,6 +13,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, ImageSet
 from us3l.data.stream import Batch
 from us3l.errors import UserError
@@ -40,6 +41,8 @@ class Trainer:
         self, recipe: Recipe, images: ImageSet | ImageFiles, fabric: Fabric, machine: Machine | None = None
     ) -> None:
         self.recipe, self.fabric, self.machine = recipe, fabric, machine or Machine()
+        self.preprocessing = Preprocessing.usual(recipe.views.size)
+        """How the trained network is calibrated, evaluated and deployed."""
         self.peers = Peers(fabric.global_rank, fabric.world_size)
         where = Streamed if isinstance(images, ImageFiles) else Resident
         self.images: Resident | Streamed = where(images, recipe, fabric.device)  # type: ignore[arg-type]

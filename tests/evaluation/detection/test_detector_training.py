@@ -5,7 +5,7 @@ from shapes import draw, write_coco, write_voc
 
 import us3l
 from us3l.data.detection.sources import load
-from us3l.data.views import evaluation_view
+from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
 from us3l.evaluation.detection.loading import training_batches
 from us3l.evaluation.detection.model import detector_of
@@ -21,7 +21,7 @@ def net():
     torch.manual_seed(0)
     net = us3l.create("resnet18", stem="cifar", base=8)
     shapes = torch.from_numpy(np.stack([draw(number)[0] for number in range(8)])).permute(0, 3, 1, 2)
-    us3l.calibrate(net, evaluation_view(shapes, 48), widths=[1.0, 0.5])
+    us3l.calibrate(net, Preprocessing.usual(48).apply(shapes), widths=[1.0, 0.5])
     return net
 
 
