@@ -40,7 +40,7 @@ def probes() -> Row:
 
     def epochs(count: int) -> float:
         started = time.perf_counter()
-        evaluate_paper(net, train, test, NINE_WIDTHS, training=replace(paper_probe(32), epochs=count))
+        evaluate_paper(net, train, test, NINE_WIDTHS, training=replace(paper_probe("transfer", 32), epochs=count))
         return time.perf_counter() - started
 
     one, three = epochs(1), epochs(3)

@@ -9,7 +9,7 @@ from torch import nn
 import us3l
 from us3l.data.sources import ImageFiles, ImageSet, find, load
 from us3l.errors import UserError
-from us3l.evaluation.evaluate import evaluate_finetuned, evaluate_paper, images_to_train
+from us3l.evaluation.evaluate import evaluate, evaluate_finetuned, evaluate_paper, images_to_train, probe_kind
 from us3l.evaluation.protocols import Training, finetuning, paper_probe, paper_side
 from us3l.evaluation.training import finetune, make_optimiser, train_probes
 
@@ -28,7 +28,7 @@ def digits():
 
 
 def test_the_papers_settings():
-    small, large = paper_probe(32), paper_probe(224)
+    small, large = paper_probe("transfer", 32), paper_probe("imagenet", 224)
     assert (small.optimiser, small.lr, small.epochs, small.weight_decay, small.crop_scale) == (
         "sgd",
         30.0,
@@ -40,6 +40,10 @@ def test_the_papers_settings():
     assert rates == pytest.approx([30.0] * 60 + [3.0] * 20 + [0.3] * 20)
     assert (large.optimiser, large.lr, large.epochs, large.schedule) == ("lars", 0.8, 60, "cosine")
     assert (large.learning_rate(0), large.learning_rate(30)) == pytest.approx((0.8, 0.4))
+    transfer, vit = paper_probe("transfer", 224), paper_probe("vit", 224)
+    assert replace(transfer, crop_scale=small.crop_scale) == small
+    assert (vit.optimiser, vit.epochs, vit.schedule, vit.weight_decay) == ("sgd", 90, "cosine", 0.0)
+    assert (vit.lr, paper_probe("vit", 224, 256).lr) == pytest.approx((0.1 * vit.batch_size / 256, 0.1))
     assert (paper_side(32), paper_side(224)) == (36, 256)
     views = small.views(32)
     assert (views.flip, views.jitter, views.grey, views.blur) == (0.5, 0, 0, 0)
@@ -88,12 +92,40 @@ def test_the_papers_probe_learns(colours):
     assert evaluate_paper(net, train, test, [1.0], 8, slow).results[0].linear < 80
 
 
-def test_lars_is_timms(monkeypatch):
-    weights = [nn.Parameter(torch.ones(3))]
-    assert type(make_optimiser(weights, paper_probe(224))).__name__ == "Lars"
+@pytest.mark.parametrize(
+    ("data", "backbone", "kind"),
+    [
+        ("imagenet", "resnet18", "imagenet"),
+        ("flowers102", "resnet18", "transfer"),
+        ("my-photos", "mobilenet_v2", "transfer"),
+        ("cifar10", "vit_tiny", "vit"),
+        ("imagenet", "vit_tiny", "vit"),
+    ],
+)
+def test_the_probe_follows_the_data_and_the_network_not_the_size(data, backbone, kind):
+    net = us3l.create(backbone, base=8)
+    assert probe_kind(net, ImageSet(data, torch.zeros(2, 3, 8, 8, dtype=torch.uint8))) == kind
+
+
+def test_lars_adapts_as_apexs_larc(monkeypatch):
+    settings = paper_probe("imagenet", 224)
+    generator = torch.Generator().manual_seed(0)
+    start, *gradients = torch.randn(4, 5, 3, generator=generator)
+    weight, plain = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    lars, sgd = make_optimiser([weight], settings), make_optimiser([plain], replace(settings, optimiser="sgd"))
+    expected, velocity = start.clone(), torch.zeros_like(start)
+    for gradient in gradients:
+        for optimiser, parameter in ((lars, weight), (sgd, plain)):
+            parameter.grad = gradient.clone()
+            optimiser.step()
+        # LARC of apex with trust 0.001, not clipped, as in SimSiam's linear evaluation.
+        velocity = 0.9 * velocity + 0.001 * expected.norm() / gradient.norm() * gradient
+        expected = expected - settings.lr * velocity
+    torch.testing.assert_close(weight.detach(), expected)
+    assert (plain - weight).abs().max() > 0.1
     monkeypatch.setitem(sys.modules, "timm.optim", None)
     with pytest.raises(UserError, match=r"pip install 'us3l\[lars\]'"):
-        make_optimiser(weights, paper_probe(224))
+        make_optimiser([weight], settings)
 
 
 def test_fine_tuning_changes_the_copy_alone(net, digits):
@@ -137,5 +169,31 @@ def test_settings_that_make_no_sense(change):
 
 def test_divergence_is_said(net, digits):
     wild = Training("sgd", 1e25, 3, 100, 0.0, "steps", (0.8, 1.0))
-    with pytest.raises(UserError, match=r"loss became (nan|inf).*lower --lr"):
+    with pytest.raises(UserError, match=r"loss became (nan|inf).*lower lr"):
         evaluate_finetuned(net, *digits, [0.25], 8, wild)
+
+
+def test_a_width_that_is_asked_for_twice_is_evaluated_once(colours):
+    net, train, test = colours
+    for job in (evaluate, evaluate_paper, evaluate_finetuned):
+        settings = {} if job is evaluate else {"training": replace(QUICK, epochs=1)}
+        assert [row.width for row in job(net, train, test, [1.0, 0.5, 1.0], 8, **settings).results] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("job", [evaluate_paper, evaluate_finetuned])
+def test_damaged_images_that_leave_one_in_a_batch(net, tmp_path, job):
+    for number in range(10):
+        path = tmp_path / ("train" if number < 6 else "test") / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (200 * (number % 2), 10, number)).save(path)
+    for number in range(2):  # of three batches of two, one has a good image left
+        (tmp_path / "train" / "ab"[number] / f"{number}.png").write_bytes(b"no image")
+    train, test = find(tmp_path, "train"), find(tmp_path, "test")
+    us3l.calibrate(net, torch.randn(8, 3, 8, 8), [0.25])
+    settings = Training("sgd", 0.1, 4, 3, 0.0, "steps", (0.8, 1.0))
+    assert job(net, train, test, [0.25], 8, settings).results
+
+
+def test_batch_norm_cannot_be_trained_on_single_images(net, digits):
+    with pytest.raises(UserError, match="batch_size must be at least 2"):
+        evaluate_finetuned(net, *digits, [0.25], 8, replace(QUICK, batch_size=1))

@@ -10,7 +10,7 @@ import tyro
 
 from us3l.cli.parse import parse
 from us3l.errors import UserError
-from us3l.evaluation.protocols import Protocol, Training, finetuning, paper_probe
+from us3l.evaluation.protocols import ProbeKind, Protocol, Training, finetuning, paper_probe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from us3l.data.batches import Images
     from us3l.evaluation.evaluate import Evaluation
     from us3l.slimmable import Slimmable
+
+PROBES: dict[ProbeKind, str] = {
+    "imagenet": "ImageNet",
+    "transfer": "data sets other than ImageNet",
+    "vit": "vision transformers",
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ class Evaluate:
     """Widths to evaluate, or "all" distinct ones (default: the paper's nine, as far as the network has them)."""
     protocol: Protocol = "fast"
     """What learns from the labels."""
+    probe: Literal["auto"] | ProbeKind = "auto"
+    """Settings of the paper's probe: those for ImageNet, for all other data sets, or for ViTs (paper)."""
     train_images: int | None = None
     """Learn from only so many labelled images (default: all, or as many as the run itself used)."""
     test_images: int | None = None
@@ -84,7 +92,7 @@ def execute(command: Evaluate) -> int:
     from us3l.cli.data import load_model, open_images, tell_damaged
     from us3l.console import Console
     from us3l.data.preprocessing import Preprocessing
-    from us3l.evaluation.evaluate import NINE_WIDTHS, check_labels
+    from us3l.evaluation.evaluate import NINE_WIDTHS, check_labels, probe_kind
     from us3l.training.run import Run
 
     check(command)
@@ -106,10 +114,13 @@ def execute(command: Evaluate) -> int:
     train = open_images(console, data, "train", preprocessing, limit, *where)
     test = open_images(console, data, "test", preprocessing, command.test_images, *where)
     check_labels(train, test)
-    training = settings(command, size)
+    kind = probe_kind(net, train) if command.probe == "auto" else command.probe
+    training = settings(command, size, kind)
+    if command.protocol == "paper":
+        console.print(f"the paper's probe for {PROBES[kind]}: {training}", highlight=False, soft_wrap=True)
     found = evaluate(command, console, net, train, test, widths, size, training)
     tell_damaged(console, data, found.damaged)
-    write(command, console, data, train, test, size, training, found)
+    write(command, console, data, train, test, size, kind if command.protocol == "paper" else None, training, found)
     return 0
 
 
@@ -121,14 +132,16 @@ def check(command: Evaluate) -> None:
     if given and command.protocol == "fast":
         option = sorted(given)[0].replace("_", "-")
         raise UserError(f"--{option} has no meaning for the fast protocol, which trains nothing by steps: --protocol")
+    if command.probe != "auto" and command.protocol != "paper":
+        raise UserError("--probe chooses among the paper's probes: --protocol paper")
     if command.label_share and command.protocol != "fast":
         raise UserError("--label-share goes with the fast protocol; for others give fewer images: --train-images")
 
 
-def settings(command: Evaluate, size: int) -> Training | None:
+def settings(command: Evaluate, size: int, kind: ProbeKind) -> Training | None:
     if command.protocol == "fast":
         return None
-    chosen = paper_probe(size) if command.protocol == "paper" else finetuning(size)
+    chosen = paper_probe(kind, size, command.batch_size) if command.protocol == "paper" else finetuning(size)
     names = ("epochs", "lr", "batch_size", "weight_decay")
     return replace(chosen, **{name: value for name in names if (value := getattr(command, name)) is not None})
 
@@ -164,6 +177,7 @@ def write(
     train: Images,
     test: Images,
     size: int,
+    kind: ProbeKind | None,
     training: Training | None,
     found: Evaluation,
 ) -> None:
@@ -183,6 +197,7 @@ def write(
     described: dict[str, Any] = {
         "data": data,
         "protocol": command.protocol,
+        "probe": kind,
         "training": asdict(training) if training else None,
         "size": size,
         "train_images": len(train),

@@ -17,7 +17,7 @@ from us3l.errors import UserError
 from us3l.evaluation.features import Features, embed_all
 from us3l.evaluation.knn import knn
 from us3l.evaluation.linear import Probe, choose_l2, linear_probe
-from us3l.evaluation.protocols import Training, finetuning, paper_probe, paper_side
+from us3l.evaluation.protocols import ProbeKind, Training, finetuning, paper_probe, paper_side, usual_probe
 from us3l.evaluation.results import FewLabels, Score, WidthResult, mean_score, score
 from us3l.evaluation.training import finetune, train_probes
 from us3l.slimmable import Slimmable
@@ -58,7 +58,7 @@ def evaluate(
     For each of `label_shares` a probe learns from that share of every class's labels, chosen anew for each of `seeds`.
     `progress` is called with each number of images embedded, of `images_to_embed(...)` in all.
     """
-    classes = prepare(net, train, test, widths, size)
+    widths, classes = prepare(net, train, test, widths, size)
     for share in label_shares:
         if not 0 < share <= 1:
             raise UserError(f"a share of the labels is above 0 and at most 1, not {share:g}")
@@ -91,8 +91,8 @@ def evaluate_paper(
 
     The probes that are handed back are those of the first seed.
     """
-    classes = prepare(net, train, test, widths, size)
-    training = training or paper_probe(size)
+    widths, classes = prepare(net, train, test, widths, size)
+    training = training or paper_probe(probe_kind(net, train), size)
     preprocessing = replace(Preprocessing.of(net, size), resize=paper_side(size))
     networks = {width: net.at(width) for width in widths}
     trained = [train_probes(networks, train, classes, size, training, seed, progress) for seed in range(seeds)]
@@ -115,7 +115,7 @@ def evaluate_finetuned(
     progress: Progress = None,
 ) -> Evaluation:
     """The network of each width, carved out and trained as a whole with the labels. `net` stays as it is."""
-    classes = prepare(net, train, test, widths, size)
+    widths, classes = prepare(net, train, test, widths, size)
     training = training or finetuning(size)
     scores, damaged = {}, dict[str, None]()
     for width in widths:
@@ -140,14 +140,19 @@ def images_to_train(
     return len(widths) * (seeds * training.epochs * len(train) + (seeds if whole else 1) * len(test))
 
 
-def prepare(net: Slimmable, train: Images, test: Images, widths: Sequence[float], size: int) -> int:
-    """Check everything, calibrate what is not, and tell the number of classes."""
+def prepare(net: Slimmable, train: Images, test: Images, widths: Sequence[float], size: int) -> tuple[list[float], int]:
+    """Check everything, calibrate what is not, and tell the widths, each once, and the number of classes."""
     check_labels(train, test)
     for width in widths:
         net.check(width)
     calibrate_missing(net, train, widths, size)
     assert train.labels is not None
-    return len(train.classes or ()) or int(train.labels.max()) + 1
+    return list(dict.fromkeys(widths)), len(train.classes or ()) or int(train.labels.max()) + 1
+
+
+def probe_kind(net: Slimmable, train: Images) -> ProbeKind:
+    """The paper's probe for a network and the images to learn from. Vision transformers are those of timm's names."""
+    return usual_probe(train.name, hasattr(net.full, "patch_embed"))
 
 
 def calibrate_missing(net: Slimmable, train: Images, widths: Sequence[float], size: int) -> None:

@@ -10,8 +10,13 @@ from us3l.data.spec import Views
 from us3l.errors import UserError
 
 Protocol = Literal["fast", "paper", "finetune"]
+ProbeKind = Literal["imagenet", "transfer", "vit"]
+"""The linear probes of the paper: of ImageNet, of all other data sets, and of vision transformers."""
+IMAGENET = "imagenet"
 LARGE = 64
-"""From this image size on the paper's settings for ImageNet hold, below it those for CIFAR."""
+"""From this image size on crops are those of photographs, below it those of CIFAR."""
+VIT_RATE = 0.1 / 256
+"""Learning rate of a ViT's probe per image in a batch."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +45,48 @@ class Training:
             return self.lr * (1 + math.cos(math.pi * done)) / 2
         return self.lr * (1 if done < 0.6 else 0.1 if done < 0.8 else 0.01)
 
+    def __str__(self) -> str:
+        return (
+            f"{self.optimiser.upper()}, learning rate {self.lr:g} ({self.schedule}), {self.epochs} epochs, "
+            f"batches of {self.batch_size}"
+        )
+
     def views(self, size: int) -> Views:
         return Views(size, self.crop_scale, jitter=0.0, grey=0.0)
 
 
-def paper_probe(size: int) -> Training:
-    """The linear probe of the authors' code, for CIFAR or ImageNet. Batch sizes and ImageNet's crops are our choice."""
-    if size < LARGE:
-        return Training("sgd", 30.0, 100, 512, 0.0, "steps", (0.8, 1.0))
-    return Training("lars", 0.8, 60, 1024, 0.0, "cosine", (0.08, 1.0))
+def usual_probe(data: str, transformer: bool) -> ProbeKind:
+    """The probe that the paper has for a data set and a kind of network.
+
+    Args:
+        data: The data set's name.
+        transformer: Whether the network is a vision transformer.
+
+    >>> usual_probe("imagenet", False), usual_probe("flowers102", False), usual_probe("cifar10", True)
+    ('imagenet', 'transfer', 'vit')
+    """
+    if transformer:
+        return "vit"
+    return "imagenet" if data == IMAGENET else "transfer"
+
+
+def paper_probe(kind: ProbeKind, size: int, batch_size: int | None = None) -> Training:
+    """A linear probe as the paper and the authors' code train it.
+
+    Batch sizes are our choice, and so are the crops from 64 pixels on.
+
+    Args:
+        kind: Which of the paper's probes.
+        size: Side of the images.
+        batch_size: Images in a batch (default: 1,024 for ImageNet, else 512).
+    """
+    crops = (0.8, 1.0) if size < LARGE else (0.08, 1.0)
+    if kind == "imagenet":
+        return Training("lars", 0.8, 60, batch_size or 1024, 0.0, "cosine", crops)
+    batch_size = batch_size or 512
+    if kind == "vit":
+        return Training("sgd", VIT_RATE * batch_size, 90, batch_size, 0.0, "cosine", crops)
+    return Training("sgd", 30.0, 100, batch_size, 0.0, "steps", crops)
 
 
 def paper_side(size: int) -> int:
@@ -57,5 +95,5 @@ def paper_side(size: int) -> int:
 
 
 def finetuning(size: int) -> Training:
-    """All weights trained; our choice, as the paper gives no settings."""
+    """A whole network; our choice, as the paper gives no settings."""
     return Training("sgd", 0.05, 50, 128, 1e-4, "cosine", (0.2 if size < LARGE else 0.08, 1.0))

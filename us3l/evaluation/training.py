@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -14,6 +14,7 @@ from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.protocols import Training
 from us3l.seeds import seeded
+from us3l.tensors import batch_norms
 
 Progress = Callable[[int], None] | None
 
@@ -61,7 +62,7 @@ def new_head(network: nn.Module, num_classes: int, size: int, seed: int) -> nn.L
 
 
 def descend(
-    pairs: Iterable[tuple[nn.Module, nn.Linear]],
+    pairs: Sequence[tuple[nn.Module, nn.Linear]],
     weights: list[nn.Parameter],
     train: Images,
     size: int,
@@ -72,19 +73,25 @@ def descend(
     """Minimise the cross-entropy of every network with its head. Networks in eval mode are frozen."""
     optimiser = make_optimiser(weights, training)
     device = weights[0].device
+    # Batch norm in training needs the variance of two images; damaged ones can leave a batch with fewer.
+    needed = 2 if any(network.training and batch_norms(network) for network, _ in pairs) else 1
+    if min(training.batch_size, len(train)) < needed:
+        raise UserError("batch norm cannot be trained on single images: batch_size must be at least 2, and so the data")
     for epoch in range(training.epochs):
         order = torch.randperm(len(train), generator=seeded(seed, epoch))
-        batches = [batch for batch in order.split(training.batch_size) if len(batch) > 1 or len(train) == 1]
+        batches = [batch for batch in order.split(training.batch_size) if len(batch) >= needed]
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate(epoch)
         for batch in view_batches(train, training.views(size), batches, seed, epoch, count=1):
+            if len(batch) < needed:
+                continue
             assert batch.labels is not None
             images = batch.views[0].to(device, memory_format=torch.channels_last)
             optimiser.zero_grad()
             for network, head in pairs:
                 loss = cross_entropy(network, head, images, batch.labels.to(device))
                 if not loss.isfinite():
-                    raise UserError(f"the classifier's loss became {loss.item()} in epoch {epoch + 1}: lower --lr")
+                    raise UserError(f"the classifier's loss became {loss.item()} in epoch {epoch + 1}: lower lr")
                 loss.backward()
                 if progress:
                     progress(len(batch))
@@ -103,5 +110,6 @@ def make_optimiser(weights: list[nn.Parameter], training: Training) -> torch.opt
     try:
         from timm.optim import Lars
     except ImportError:
-        raise UserError("the paper's probe for large images uses LARS of timm: pip install 'us3l[lars]'") from None
-    return Lars(weights, lr=training.lr, momentum=0.9, weight_decay=training.weight_decay)
+        raise UserError("the paper's probe for ImageNet uses LARS of timm: pip install 'us3l[lars]'") from None
+    # Without weight decay timm's is plain SGD unless told to adapt, as apex's LARC always does.
+    return Lars(weights, lr=training.lr, momentum=0.9, weight_decay=training.weight_decay, always_adapt=True)
