@@ -129,7 +129,7 @@ def test_lars_adapts_as_apexs_larc(monkeypatch):
 
 
 def test_fine_tuning_changes_the_copy_alone(net, digits):
-    settings = Training("sgd", 0.1, 12, 25, 1e-4, "cosine", (0.8, 1.0))
+    settings = Training("sgd", 0.1, 25, 25, 1e-4, "cosine", (0.8, 1.0))
     weights = {name: tensor.clone() for name, tensor in net.full.named_parameters()}
     done = []
     found = evaluate_finetuned(net, *digits, [0.5], 8, settings, progress=done.append)
