@@ -12,7 +12,7 @@ import torch
 
 import us3l
 from benchmarks.timing import Row, best_seconds
-from us3l.report import figures as draw
+from us3l.report import style as draw
 
 PICTURE = Path("benchmarks/scaling.png")
 SIZES = (1, 2, 4)
@@ -108,16 +108,14 @@ def work() -> None:
 
 
 def picture(found: dict[str, dict[int, float]]) -> None:
-    figure = draw.new_figure(8, 5)
+    figure = draw.new_figure(8, 5, "How a step grows")
     axes = figure.add_subplot()
     axes.plot(SIZES, SIZES, color="#bbbbbb", linestyle="--", label="in proportion")
     for number, (name, times) in enumerate(found.items()):
         share = [taken / times[1] for taken in times.values()]
-        axes.plot(list(times), share, label=name, linewidth=2, **draw.style(number))
-    axes.set_xlabel("times as much", fontsize=12, color=draw.INK)
-    axes.set_ylabel("times the seconds", fontsize=12, color=draw.INK)
-    draw.plain(axes)
-    figure.legend(fontsize=11, frameon=False, ncols=2, loc="outside lower center")
+        axes.plot(list(times), share, label=name, linewidth=2, **draw.line_style(number))
+    draw.plain(axes, "times as much", "times the seconds")
+    draw.legend(figure, axes, columns=2)
     draw.save(figure, PICTURE)
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from us3l.errors import UserError
 from us3l.evaluation.results import WidthResult
-from us3l.report import figures
+from us3l.report import style as styles
 from us3l.report.figures import KNN, LINEAR, Line, accuracy_figure, cost_figure, lines_of
 
 NINE = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
@@ -45,7 +45,7 @@ def drawn(monkeypatch, tmp_path):
                 kept.append(self)
                 super().savefig(*arguments, **options)
 
-        monkeypatch.setattr(figures, "Figure", Kept)
+        monkeypatch.setattr(styles, "Figure", Kept)
         accuracy_figure(arguments[0], tmp_path / "figure.png", *arguments[1:], **options)
         return kept[0]
 

@@ -39,9 +39,10 @@ def test_the_figure_shows_every_run(tmp_path, monkeypatch):
         {"epoch": 2, "gauges": gauges},
     ]  # the first has no turn
     drawn = []
-    monkeypatch.setattr("us3l.report.figures.save", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr("us3l.report.style.save", lambda figure, _: drawn.append(figure))
     guidelines_figure(dict.fromkeys(labels, events), dict.fromkeys(labels, 1), found, tmp_path / "a.png", "a title")
     turns, changes, spreads, accuracies = drawn[0].axes
+    assert len({line.get_color() for line in accuracies.lines}) == len(labels)
     assert [len(axes.lines) for axes in drawn[0].axes] == [len(labels)] * 4 == [10] * 4
     assert list(turns.lines[0].get_xdata()) == list(changes.lines[0].get_xdata()) == [2]
     assert list(spreads.lines[0].get_xdata()) == [1, 2]

@@ -1,7 +1,7 @@
 from rich.console import Console
 
 from us3l.deploy.profile import Accuracies, Costs, Latency, Profile
-from us3l.report import profile as reporting
+from us3l.report import style
 from us3l.report.profile import profile_figure, profile_table
 
 BACKENDS = ("torch", "onnx", "openvino")
@@ -33,12 +33,12 @@ def test_the_table_fits_a_terminal_and_has_what_was_timed():
 def test_the_front_is_marked(tmp_path, monkeypatch):
     drawn = []
 
-    class Kept(reporting.Figure):
+    class Kept(style.Figure):
         def savefig(self, *arguments, **options):
             drawn.append(self)
             super().savefig(*arguments, **options)
 
-    monkeypatch.setattr(reporting, "Figure", Kept)
+    monkeypatch.setattr(style, "Figure", Kept)
     profile_figure(PROFILE, FOUND, tmp_path / "a.png", "title")
     (figure,) = drawn
     assert len(figure.axes) == 2  # one for each batch size

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from rich import box
 from rich.table import Table
@@ -20,12 +18,11 @@ from us3l.data.detection.masks import decode_mask
 from us3l.data.detection.scenes import Scene
 from us3l.evaluation.detection.predict import Findings
 from us3l.evaluation.detection.scores import Precision, Scores
-from us3l.files import replacing
+from us3l.report.palette import COLOURS, INK
+from us3l.report.style import new_figure, save
 
 SHOWN = 4  # scenes
 CONFIDENT = 0.5
-# Okabe and Ito's, told apart with any colour vision; the names beside the boxes tell the rest.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 Marked = tuple[int, Sequence[float], Any, str]
 """Label, box, segmentation if any, and what to write."""
 
@@ -68,9 +65,7 @@ def detections_figure(findings: Findings, path: Path, title: str) -> None:
     images = [pixels(scene) for scene in scenes]
     heights = [image.shape[0] / image.shape[1] for image in images]
     width = 11.0
-    figure = Figure(figsize=(width, width / 2 * sum(heights) + 0.9), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
+    figure = new_figure(width, width / 2 * sum(heights) + 0.9, title)
     rows = figure.subplots(len(scenes), 2, squeeze=False, height_ratios=heights)
     names = findings.scenes.classes
     for (left, right), scene, image in zip(rows, scenes, images, strict=True):
@@ -82,8 +77,7 @@ def detections_figure(findings: Findings, path: Path, title: str) -> None:
         ]
         _draw(left, image, truth, f"truth: {len(truth)} objects")
         _draw(right, image, found, f"detections: {len(found)} with a score of {CONFIDENT:g} or more")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=100, format="png")
+    save(figure, path, dpi=100)
 
 
 def _spread(scenes: Sequence[Scene]) -> list[Scene]:
@@ -111,5 +105,5 @@ def _draw(axes: Axes, image: np.ndarray, marks: Sequence[Marked], title: str) ->
         axes.add_patch(Rectangle((x, y), w, h, fill=False, edgecolor=colour, linewidth=1.6))
         plate = {"facecolor": colour, "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
         axes.text(x, y, text, fontsize=6.5, color="white", bbox=plate, va="bottom", clip_on=True)
-    axes.set_title(title, fontsize=10, loc="left", color="#444444")
+    axes.set_title(title, fontsize=10, loc="left", color=INK)
     axes.set_axis_off()

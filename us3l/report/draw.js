@@ -53,9 +53,9 @@ function logTicks(low, high, wanted) {
   return inside.filter((_, index) => index % every === 0);
 }
 
-// Marks: colours repeat after 7 and shapes after 6, so 42 marks differ.
+// Marks: colours repeat after 10 and shapes after 6, so 30 marks differ.
 
-const colour = (index) => `var(--c${index % 7})`;
+const colour = (index) => `var(--c${index % 10})`;
 const SHAPES = [
   (r) => `M${-r},0a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0`,
   (r) => `M${-r},${-r}h${2 * r}v${2 * r}h${-2 * r}z`,
@@ -160,7 +160,7 @@ function draw(drawing, readout, spec, width) {
     if (one.line !== false)
       parts.push(s("polyline", {
         points: placed.map((point) => `${point.x.toFixed(1)},${point.y.toFixed(1)}`).join(" "),
-        fill: "none", stroke: colour(index), "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": index >= 7 ? "6 3" : null,
+        fill: "none", stroke: colour(index), "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": index >= 10 ? "6 3" : null,
       }));
     if (dotted) parts.push(...placed.map((point) => mark(index, point.x, point.y, 4)));
     for (const { x: at, y: height, point } of placed)

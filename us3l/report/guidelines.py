@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from us3l.objective.losses import info_nce, unit
 from us3l.paper.workspace import Event, Found
-from us3l.report import figures as draw
+from us3l.report import style as draw
 
 PANELS = {
     "turn": "how the guidance of 0.25x turns (0: as before, 1: at random)",
@@ -19,19 +20,21 @@ PANELS = {
     "spread": "spread of the embeddings at 0.25x (0: collapse)",
 }
 LOSSES = ("MSE", "InfoNCE")
-COLOURS = {0: draw.COLOURS[1], 1: draw.COLOURS[4], 2: draw.COLOURS[5], 3: draw.COLOURS[0]}
+DASHES = {0: ":", 1: "-.", 2: "--", 3: "-"}
 """By the number of guidelines that a composition keeps."""
 
 
 def guidelines_figure(
     runs: Mapping[str, Sequence[Event]], kept: Mapping[str, int], found: Sequence[Found], path: Path, title: str
 ) -> None:
-    """Gauges over the epochs, and the accuracy in the end at every width; coloured by the number of guidelines kept."""
-    figure = draw.new_figure(13, 9.5)
+    """Gauges over the epochs, and the accuracy in the end at every width.
+
+    Each composition has a colour and a marker of its own; the more guidelines it keeps, the fuller is its line.
+    """
+    figure = draw.new_figure(13, 9.5, title)
     places = figure.subplots(2, 2).flatten()
-    markers = {label: draw.MARKERS[number % len(draw.MARKERS)] for number, label in enumerate(runs)}
-    for label, events in runs.items():
-        look = {"color": COLOURS[kept[label]], "marker": markers[label], "markersize": 5, "linewidth": 1.8}
+    for number, (label, events) in enumerate(runs.items()):
+        look = draw.line_style(number) | {"linestyle": DASHES[kept[label]], "markersize": 5, "linewidth": 1.8}
         for place, gauge in zip(places, PANELS, strict=False):
             points = [
                 (event["epoch"], event["gauges"]["0.25"][gauge]) for event in events if gauge in event["gauges"]["0.25"]
@@ -44,11 +47,11 @@ def guidelines_figure(
             places[3].plot(*zip(*line, strict=True), label=f"{label} ({told})", **look)
     for place, text in zip(places, (*PANELS.values(), "linear probe in the end, %"), strict=True):
         place.set_title(text, fontsize=11, color=draw.INK, loc="left")
-        draw.plain(place)
-        place.set_xlabel("width" if place is places[3] else "epoch", fontsize=11, color=draw.INK)
-    handles, labels = places[3].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=10, frameon=False, ncols=3, loc="outside lower center")
-    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
+        draw.plain(place, "width" if place is places[3] else "epoch")
+        if place is not places[3]:
+            place.set_ylim(bottom=0)
+            place.xaxis.set_major_locator(MaxNLocator(integer=True))
+    draw.legend(figure, places[3], columns=3, size=10)
     draw.save(figure, path)
 
 
@@ -73,7 +76,8 @@ def gradient(loss: str, teacher: Tensor, temperature: float = 0.5) -> Tensor:
 
 def rotation_figure(path: Path, degrees: float = 40.0) -> None:
     """Figure 3 of the paper: outputs turn together, and the gradients of MSE change more than those of InfoNCE."""
-    figure = draw.new_figure(12, 4.6)
+    title = f"One turn of all outputs by {degrees:g}° (pale: before): by InfoNCE, gradients change less than by MSE"
+    figure = draw.new_figure(12, 4.6, title)
     places = figure.subplots(1, 3, subplot_kw={"aspect": "equal"})
     pairs = {}
     for name, (before, after) in rotated(degrees).items():
@@ -88,11 +92,4 @@ def rotation_figure(path: Path, degrees: float = 40.0) -> None:
         place.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), xticks=[], yticks=[])
         place.set_title(text, fontsize=11, color=draw.INK)
         draw.plain(place)
-    figure.suptitle(
-        f"One turn of all outputs by {degrees:g}° (pale: before): by InfoNCE, gradients change less than by MSE",
-        x=0.02,
-        ha="left",
-        fontsize=13,
-        fontweight="bold",
-    )
     draw.save(figure, path)

@@ -11,7 +11,7 @@ from string import Template
 from typing import Any
 
 from us3l.errors import UserError
-from us3l.report.figures import COLOURS
+from us3l.report.palette import COLOURS
 
 
 def page(report: dict[str, Any]) -> str:
@@ -26,13 +26,14 @@ def page(report: dict[str, Any]) -> str:
         raise UserError(
             "a number in the run's metrics or profile is not finite; profile it again if it is there"
         ) from None
-    return Template(_part("page.html")).substitute(
+    text = Template(_part("page.html")).substitute(
         title=escape(report["title"]),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=Template(_part("page.css")).substitute({f"c{n}": colour for n, colour in enumerate(COLOURS)}),
         script=script,
         data=data,
     )
+    return text.encode("utf-8", "replace").decode("utf-8")  # names of files need not be text
 
 
 def _part(name: str) -> str:

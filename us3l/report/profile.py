@@ -6,19 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 from rich import box
 from rich.table import Table
 
 from us3l.deploy.profile import Accuracies, Latency, Profile, pareto
-from us3l.files import replacing
+from us3l.report.palette import INK
+from us3l.report.style import legend, line_style, log_ticks, new_figure, plain, save
 from us3l.report.tables import human
 
-# Of Okabe and Ito: told apart with any colour vision, and by their markers without any.
-STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v")]
-INK = "#444444"
 NAMES = {"torch": "PyTorch", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 METRICS = {"linear": "linear probe", "finetuned": "fine-tuned", "knn": "kNN"}
 
@@ -61,34 +56,28 @@ def short(ms: float) -> str:
 def profile_figure(profile: Profile, accuracies: Accuracies | None, path: Path, title: str) -> None:
     """Draw accuracy (or else the width) against the median latency, one panel for each batch size, as PNG."""
     batches = profile.batches()
-    figure = Figure(figsize=(max(8, 5.5 * len(batches)), 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(max(8, 5.5 * len(batches)), 5, title)
     for axes, batch in zip(figure.subplots(1, len(batches), sharey=True, squeeze=False)[0], batches, strict=True):
         _panel(axes, profile, accuracies, [row for row in profile.latencies if row.batch == batch])
-        axes.set_xlabel(f"latency of {batch} image{'s' * (batch > 1)}, median, ms (log scale)", fontsize=12, color=INK)
+        plain(axes, f"latency of {batch} image{'s' * (batch > 1)}, median, ms (log scale)")
     figure.axes[0].set_ylabel(
         f"{METRICS[accuracies.metric]} on {accuracies.data}, %" if accuracies else "width (not evaluated)",
         fontsize=12,
         color=INK,
     )
-    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold")
-    figure.legend(
-        *figure.axes[0].get_legend_handles_labels(), fontsize=11, frameon=False, ncols=4, loc="outside lower center"
-    )
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=200, format="png")
+    legend(figure, figure.axes[0])
+    save(figure, path)
 
 
 def _panel(axes: Axes, profile: Profile, accuracies: Accuracies | None, rows: Sequence[Latency]) -> None:
     worth = accuracies.percent if accuracies else {row.width: row.width for row in rows}
     rows = sorted((row for row in rows if row.width in worth), key=lambda row: row.width)
-    for backend, (colour, marker) in zip(profile.backends(), STYLES * len(profile.backends()), strict=False):
+    for number, backend in enumerate(profile.backends()):
         own = [row for row in rows if row.backend == backend]
         axes.plot(
             [row.p50_ms for row in own],
             [worth[row.width] for row in own],
-            color=colour,
-            marker=marker,
+            **line_style(number),
             linewidth=1.8,
             markersize=6,
             label=NAMES.get(backend, backend),
@@ -115,13 +104,6 @@ def _panel(axes: Axes, profile: Profile, accuracies: Accuracies | None, rows: Se
             fontsize=10,
             color=INK,
         )
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    log_ticks(axes)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(x=0.12, y=0.12)
-    axes.grid(color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=10, colors=INK, length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)

@@ -95,7 +95,7 @@ def as_csv(found: Sequence[Found]) -> str:
 
 def reproduction_figure(found: Sequence[Found], path: Path, title: str) -> None:
     """Over the width, ours beside the paper's; of tables of transfer, a panel for each data set with both."""
-    from us3l.report import figures as draw
+    from us3l.report import style as draw
 
     done = [one for _, _, figures in rows(found) for one in figures]
     by_width = all(one.entry.column == f"{one.entry.width:g}x" for one in done)
@@ -104,7 +104,7 @@ def reproduction_figure(found: Sequence[Found], path: Path, title: str) -> None:
         panels = ["ours", "the paper's"] if any(one.entry.paper for one in done) else ["ours"]
     across = len(panels) if len(panels) < 4 else -(-len(panels) // 2)
     down = -(-len(panels) // across)
-    figure = draw.new_figure(max(7, 4.6 * across), 1.6 + 3.9 * down)
+    figure = draw.new_figure(max(7, 4.6 * across), 1.6 + 3.9 * down, title)
     places = figure.subplots(down, across, squeeze=False, sharex=True).flatten()
     for place, name in zip_longest(places, panels):
         if name is None:
@@ -114,16 +114,13 @@ def reproduction_figure(found: Sequence[Found], path: Path, title: str) -> None:
         for number, series in enumerate(dict.fromkeys(one.entry.series for one in done)):
             line = [one for one in done if one.entry.series == series and (by_width or one.entry.column == name)]
             if not by_width:
-                draw_line(place, line, True, f"{series}, ours", draw.style(number))
-                draw_line(place, line, False, f"{series}, the paper's", draw.style(number) | {"linestyle": ":"})
+                draw_line(place, line, True, f"{series}, ours", draw.line_style(number))
+                draw_line(place, line, False, f"{series}, the paper's", draw.line_style(number) | {"linestyle": ":"})
             else:
-                draw_line(place, line, name == "ours", series, draw.style(number))
-        place.set_xlabel("width", fontsize=11, color=draw.INK)
-        draw.plain(place)
+                draw_line(place, line, name == "ours", series, draw.line_style(number))
+        draw.plain(place, "width")
     places[0].set_ylabel("AP" if panels[0].startswith("AP") else "top-1 accuracy (%)", fontsize=11, color=draw.INK)
-    handles, labels = places[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=9, frameon=False, ncols=min(3, len(labels)), loc="outside lower center")
-    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
+    draw.legend(figure, places[0], columns=3, size=9)
     draw.save(figure, path)
 
 
