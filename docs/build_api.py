@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from textwrap import dedent
+from typing import Any, Literal, get_origin
 
 import us3l
 
@@ -57,26 +59,40 @@ def entry(value: Any, name: str, level: str) -> Iterator[str]:
         yield f"```python\n{signature(value, name)}\n```\n"
     text = inspect.getdoc(value) or ""
     if not text.startswith(f"{name}("):  # what a dataclass has if it has no docstring
-        yield f"{as_markdown(text)}\n"
+        yield f"{as_markdown(text).strip()}\n"
     if is_dataclass(value):
         yield "\n".join(f"- `{field}`: {' '.join(told.split())}" for field, told in fields_of(value)) + "\n"
 
 
 def signature(value: Any, name: str) -> str:
     found = inspect.signature(value)
-    told = [parameter(one) for key, one in found.parameters.items() if key != "self"]
+    names = vars(sys.modules[value.__module__])
+    told = [parameter(one, names) for key, one in found.parameters.items() if key != "self"]
     call = f"{name}({', '.join(told)})"
-    result = "" if found.return_annotation in (found.empty, None, "None") else f" -> {found.return_annotation}"
+    result = type_name(found.return_annotation, names)
+    result = "" if found.return_annotation is found.empty or result == "None" else f" -> {result}"
     return call + result if len(call + result) < 110 else f"{name}(\n    " + ",\n    ".join(told) + f"\n){result}"
 
 
-def parameter(one: inspect.Parameter) -> str:
+def parameter(one: inspect.Parameter, names: Mapping[str, Any]) -> str:
     name = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "") + one.name  # type: ignore[call-overload]
-    told = name if one.annotation is one.empty else f"{name}: {getattr(one.annotation, '__name__', one.annotation)}"
+    told = name if one.annotation is one.empty else f"{name}: {type_name(one.annotation, names)}"
     if one.default is one.empty:
         return told
     default = "..." if "<factory>" in repr(one.default) else repr(one.default)  # of a dataclass
     return f"{told} = {default}"
+
+
+def type_name(annotation: Any, names: Mapping[str, Any]) -> str:
+    """An annotation as it is written, but without modules, and with its choices where a name stands for a `Literal`."""
+    if not isinstance(annotation, str):
+        return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])", "", inspect.formatannotation(annotation))
+
+    def with_choices(name: re.Match[str]) -> str:
+        value = names.get(name[0])
+        return type_name(value, names) if get_origin(value) is Literal else name[0]
+
+    return re.sub(r"\b[A-Z]\w*", with_choices, annotation)
 
 
 def fields_of(value: Any) -> Iterator[tuple[str, str]]:
@@ -88,10 +104,19 @@ def fields_of(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def as_markdown(text: str) -> str:
-    """Examples in blocks of code."""
+    """Examples in blocks of code; what is told of arguments and results as lists."""
+    text = re.sub(r"^(Args|Returns|Yields|Raises):\n((?:(?: {4}.*)?(?:\n|$))+)", as_list, text, flags=re.M)
     return re.sub(
         r"((?:^>>> .*\n?)(?:^.+\n?)*)", lambda found: f"```python\n{found[1].rstrip()}\n```", text, flags=re.M
     )
+
+
+def as_list(section: re.Match[str]) -> str:
+    title, text = section.groups()
+    entries = [" ".join(entry.split()) for entry in re.split(r"\n(?! )", dedent(text).strip())]
+    if title in ("Returns", "Yields"):
+        return f"**{title}:** {' '.join(entries)}\n\n"
+    return f"**{title}**\n\n" + "\n".join(re.sub(r"^([\w*]+): ", r"- `\1`: ", entry) for entry in entries) + "\n\n"
 
 
 if __name__ == "__main__":
