@@ -7,7 +7,7 @@ import warnings
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import torch
 import tyro
@@ -17,7 +17,8 @@ from rich.table import Table
 from us3l.allocation import keep_freed_memory
 from us3l.deploy.backends import machine
 
-PARTS = ("startup", "data", "networks", "steps", "evaluation", "scaling")
+Part = Literal["startup", "data", "networks", "steps", "evaluation", "scaling"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,7 @@ class Bench:
       python -m benchmarks networks data
     """
 
-    parts: Annotated[
-        tuple[Literal["startup", "data", "networks", "steps", "evaluation", "scaling"], ...], tyro.conf.Positional
-    ] = PARTS
+    parts: Annotated[tuple[Part, ...], tyro.conf.Positional] = PARTS
     """What to measure."""
     out: Path = Path("benchmarks/latest.json")
     """File for the results."""

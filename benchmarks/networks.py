@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 import torchvision
@@ -85,7 +86,7 @@ def slimmable(name: str) -> Slimmable:
 
 
 def training(
-    network: Callable[..., Tensor], owner: nn.Module, views: list[Tensor], bind: bool = False
+    network: Callable[..., Any], owner: nn.Module, views: list[Tensor], bind: bool = False
 ) -> Callable[[], None]:
     """Forward and backward of all views; a shared network is bound once for them, as in training."""
 

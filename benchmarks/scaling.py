@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -50,7 +51,7 @@ def calibrations(what: str) -> dict[int, float]:
         chosen = widths[max(SIZES) - more_widths : max(SIZES) + more_widths]  # with the same mean
         us3l.calibrate(net, images[: 128 * more_images], chosen, batch_size=128)
 
-    best = best_seconds({str(size): lambda size=size: job(size) for size in SIZES}, turns=5)
+    best = best_seconds({str(size): partial(job, size) for size in SIZES}, turns=5)
     return {size: best[str(size)] for size in SIZES}
 
 

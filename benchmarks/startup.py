@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from benchmarks.timing import Row, best_seconds
 
@@ -19,7 +20,7 @@ def rows() -> Iterator[Row]:
         "`import us3l`": "import us3l",
         "`us3l --help`": US3L.format(["--help"]),
     }
-    best = best_seconds({name: lambda code=code: run(code) for name, code in commands.items()}, turns=5)
+    best = best_seconds({name: partial(run, code) for name, code in commands.items()}, turns=5)
     yield Row("`import us3l`, with Python's own start", best["`import us3l`"], 1, "s", 0.2)
     yield Row("`us3l --help`", best["`us3l --help`"], 1, "s", 0.3, note=f"Python alone: {best['nothing']:.2f} s")
     yield Row("`us3l demo` to its first step", first_step(), 1, "s", 10)

@@ -23,6 +23,7 @@ from us3l.data.decode import Damaged
 from us3l.data.detection.examples import example
 from us3l.data.detection.masks import encode_mask
 from us3l.data.detection.sources import load as load_scenes
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.bundle import Bundle, Entry, checksum, read_bundle, write_bundle
 from us3l.deploy.profile import read_device_profile, read_profile
@@ -100,8 +101,7 @@ def make_probes(folder: Path) -> None:
 def make_bundle(folder: Path) -> None:
     (folder / "net.onnx").write_bytes(b"network")
     entry = Entry(0.5, "onnx", False, {"net.onnx": checksum(folder / "net.onnx")}, 10, 20, 7, 3, None, ["a", "b", "c"])
-    preprocessing = {"size": 8, "mean": [0.5] * 3, "std": [0.2] * 3}
-    write_bundle(Bundle(folder, "resnet18", preprocessing, [entry]))
+    write_bundle(Bundle(folder, "resnet18", Preprocessing.usual(8), [entry]))
 
 
 PROFILE_NET = network()

@@ -31,8 +31,10 @@ def bill() -> dict[str, Any]:
 
 def component(one: Distribution) -> dict[str, Any]:
     identity = f"pkg:pypi/{name_of(one)}@{one.version}"
-    described = {"type": "library", "bom-ref": identity, "name": name_of(one), "version": one.version, "purl": identity}
-    licence = one.metadata.get("License-Expression") or one.metadata.get("License") or ""
+    described: dict[str, Any] = {"type": "library", "name": name_of(one), "version": one.version}
+    described |= {"purl": identity, "bom-ref": identity}
+    stated = [one.metadata[key] for key in ("License-Expression", "License") if key in one.metadata]
+    licence = next(filter(None, stated), "")
     if licence and "\n" not in licence:  # some put the whole text there
         described["licenses"] = [{"license": {"name": licence}}]
     return described

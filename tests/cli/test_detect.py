@@ -8,9 +8,9 @@ import time
 import pytest
 import torch
 from PIL import Image
-from shapes import write_coco, write_voc
 
 import us3l
+from tests.shapes import write_coco, write_voc
 from us3l.cli.detect import main
 from us3l.errors import UserError
 from us3l.evaluation.detection.training import load_detector

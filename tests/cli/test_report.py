@@ -4,9 +4,9 @@ import shutil
 
 import numpy as np
 import pytest
-from made_runs import make_run
 from PIL import Image
 
+from tests.made_runs import make_run
 from us3l.cli import report
 from us3l.cli.main import main
 

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from shapes import write_coco
 
+from tests.shapes import write_coco
 from us3l.cli import pretrain, reproduce
 from us3l.cli.main import main
 from us3l.files import locked

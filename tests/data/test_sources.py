@@ -66,7 +66,7 @@ def test_digits() -> None:
     assert 0.19 < len(test) / 1797 < 0.21
     assert (test.labels.bincount() - test.labels.bincount().float().mean()).abs().max() < 2  # stratified
     assert load("digits", "all", size=32).images.shape == (1797, 3, 32, 32)
-    assert load("digits", limit=50).labels.bincount().tolist() == [5] * 10  # type: ignore[union-attr]
+    assert load("digits", limit=50).labels.bincount().tolist() == [5] * 10
 
 
 def test_digits_are_the_real_ones() -> None:

@@ -66,7 +66,7 @@ def test_crop_equals_torchvision(size: int) -> None:
         (V.HUE, TV.adjust_hue, [-0.5, -0.1, 0.0, 0.07, 0.5]),
     ],
 )
-def test_colour_operations_equal_torchvision(ours: int, theirs, factors: list[float]) -> None:  # type: ignore[no-untyped-def]
+def test_colour_operations_equal_torchvision(ours: int, theirs, factors: list[float]) -> None:
     images = photos(len(factors))
     changes = torch.tensor(V.NEUTRAL).repeat(len(factors), 1)
     changes[:, ours] = torch.tensor(factors)

@@ -39,7 +39,7 @@ def test_equals_scikit_learn(digits, l2):
     assert probe.gradient <= GRADIENT_TOLERANCE
 
     ours = objective(probe.weight * scale, linear_bias(probe, train), scaled, labels, l2)
-    theirs = objective(*map(torch.from_numpy, (reference.coef_, reference.intercept_)), scaled, labels, l2)
+    theirs = objective(torch.from_numpy(reference.coef_), torch.from_numpy(reference.intercept_), scaled, labels, l2)
     assert ours.item() == pytest.approx(theirs.item(), abs=1e-5)
     scaled_test = StandardScaler().fit(train.double().numpy()).transform(test.double().numpy())
     np.testing.assert_array_equal(probe.scores(test).argmax(1).numpy(), reference.predict(scaled_test))

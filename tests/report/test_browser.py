@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_runs import make_run
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
@@ -13,6 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
+from tests.made_runs import make_run
 from us3l.cli.main import main
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
-from shapes import write_coco
 
+from tests.shapes import write_coco
 from us3l.data.detection.masks import encode_mask
 from us3l.data.detection.scenes import Instance
 from us3l.data.detection.sources import load
@@ -42,9 +42,10 @@ def findings(tmp_path):
 
 
 def rows(table):
-    console = Console(width=200, file=io.StringIO())
+    written = io.StringIO()
+    console = Console(width=200, file=written)
     console.print(table)
-    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    lines = [line.split() for line in written.getvalue().splitlines()]
     return {line[0]: line[1:] for line in lines if line}
 
 

@@ -2,8 +2,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from made_runs import make_run
 
+from tests.made_runs import make_run
 from us3l.cli.data import load_model
 from us3l.errors import UserError
 from us3l.objective.methods import METHODS

@@ -3,8 +3,8 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from made_runs import make_run
 
+from tests.made_runs import make_run
 from us3l.cli.data import load_model
 from us3l.report.facts import run_facts
 from us3l.report.page import page

@@ -44,7 +44,7 @@ def test_the_front_is_marked(tmp_path, monkeypatch):
     assert len(figure.axes) == 2  # one for each batch size
     lines = {line.get_label(): line for line in figure.axes[0].lines}
     assert list(lines["ONNX Runtime"].get_xdata()) == [2 * 0.8125 * width for width in sorted(WIDTHS)]
-    (front,) = (line for name, line in lines.items() if name.startswith("Pareto"))
+    (front,) = (line for name, line in lines.items() if str(name).startswith("Pareto"))
     # Full width is slower and less accurate than 0.75.
     assert list(zip(front.get_xdata(), front.get_ydata(), strict=True)) == [(0.8125 * 0.375, 60), (0.8125 * 0.75, 71)]
     assert (tmp_path / "a.png").stat().st_size > 10_000

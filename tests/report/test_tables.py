@@ -14,9 +14,10 @@ SLIM = WidthResult(0.921875, 698_372, 34_790_720, 50.0, 61.0, 50.5, 36.0)
 
 def text(results, width=80, terminal=False, **options):
     environment = {"TERM": "xterm"}  # whatever the test run's own terminal is
-    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, _environ=environment)
+    written = io.StringIO()
+    console = Console(file=written, width=width, force_terminal=terminal, _environ=environment)
     console.print(results_table(results, **options))
-    return console.file.getvalue()
+    return written.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -111,9 +112,10 @@ def test_few_labels_with_their_deviation():
         for width in (1.0, 0.5)
         for share in (0.01, 0.1)
     ]
-    console = Console(file=io.StringIO(), width=80)
+    written = io.StringIO()
+    console = Console(file=written, width=80)
     console.print(few_labels_table(found))
-    lines = console.file.getvalue().splitlines()
+    lines = written.getvalue().splitlines()
     assert any("0.01 of them" in line for line in lines)
     assert any("100 images" in line for line in lines)
     assert any(line.split() == ["0.5x", "5.0", "±", "1.2", "5.1", "±", "1.2"] for line in lines)

@@ -28,46 +28,50 @@ def test_durations():
 
 
 def test_plain_lines_come_now_and_then_and_the_last_always(tmp_path, clockwork):
-    console = Console(file=StringIO(), width=60)
+    written = StringIO()
+    console = Console(file=written, width=60)
     with Display(console, tmp_path / "log", [1.0] * 4, start=0) as display:
         for step in range(4):
             display.step(step, 2.0, 100, "1/1", "1x 3.0")
             clockwork[0] += 6
-    lines = console.file.getvalue().splitlines()
+    lines = written.getvalue().splitlines()
     assert [line.split("step ")[1][:3] for line in lines] == ["1/4", "3/4", "4/4"]
     assert "50 images/s" in lines[0]
     assert "6 s left" in lines[0]
-    assert "\x1b" not in console.file.getvalue()
+    assert "\x1b" not in written.getvalue()
     assert (tmp_path / "log").read_text().count("\n") == 3
 
 
 def test_the_estimate_knows_that_later_steps_are_dearer():
-    console = Console(file=StringIO(), width=200)
+    written = StringIO()
+    console = Console(file=written, width=200)
     display = Display(console, None, [1.0, 1.0, 3.0, 3.0], start=0)
     display.step(0, 1.0, 8, "1/1", "1x 3.0")
-    assert "7 s left" in console.file.getvalue()
+    assert "7 s left" in written.getvalue()
     resumed = Display(console, None, [1.0, 1.0, 3.0, 3.0], start=2)
     resumed.step(2, 3.0, 8, "1/1", "1x 3.0")
-    assert "3 s left" in console.file.getvalue()
+    assert "3 s left" in written.getvalue()
 
 
 def test_a_terminal_gets_a_live_table():
-    console = Console(file=StringIO(), width=100, force_terminal=True)
+    written = StringIO()
+    console = Console(file=written, width=100, force_terminal=True)
     with Display(console, None, [1.0] * 2, start=0) as display:
         display.show({0.5: {"spread": 0.7, "knn": 61.25}})
         display.step(0, 1.0, 8, "1/1", "1x 3.0")
         display.live.refresh()
-    output = console.file.getvalue()
+    output = written.getvalue()
     assert "61.2" in output
     assert "0.70" in output
     assert "spread (0: collapsed)" in output
 
 
 def test_counting_in_plain_lines(clockwork):
-    console = Console(file=StringIO(), width=100)
+    written = StringIO()
+    console = Console(file=written, width=100)
     with Counting(console, "embedding", 100) as counting:
         counting.more(10)
         clockwork[0] += 20
         counting.more(10)
         counting.more(10)
-    assert console.file.getvalue() == "embedding: 20/100, 1 min 20 s left\n"
+    assert written.getvalue() == "embedding: 20/100, 1 min 20 s left\n"

@@ -45,9 +45,10 @@ def digits() -> ImageSet:
 
 
 def pretrain(folder, config=CONFIG, data=digits, resume=False) -> str:
-    console = Console(file=StringIO(), width=200)
+    written = StringIO()
+    console = Console(file=written, width=200)
     loop.pretrain(config, Run(folder), data, resume, console)
-    return console.file.getvalue()
+    return written.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,10 @@ CONFIG = RunConfig("digits", TINY, Machine(accelerator="cpu"))
 
 
 def pretrain(folder, machine=CONFIG.machine, resume=False, data=lambda: load("digits", "train", limit=64)) -> str:
-    console = Console(file=StringIO(), width=200)
+    written = StringIO()
+    console = Console(file=written, width=200)
     loop.pretrain(replace(CONFIG, machine=machine), Run(folder), data, resume, console)
-    return console.file.getvalue()
+    return written.getvalue()
 
 
 def events(folder, kind="step"):
@@ -239,7 +240,8 @@ def test_a_model_that_is_not_finite_is_not_saved(tmp_path, labelled):
     """With an absurd learning rate losses stay finite, through norms, while weights and features do not."""
     recipe = replace(TINY, network=Network(base=8), optimiser=replace(TINY.optimiser, lr=1e6), batch_size=128, epochs=2)
     images = load("digits", "train", limit=256)
-    console = Console(file=StringIO(), width=200)
+    written = StringIO()
+    console = Console(file=written, width=200)
     with pytest.raises(UserError, match=r"not finite, so no model is saved.*--lr 1e\+06"):
         loop.pretrain(
             replace(CONFIG, recipe=recipe),
@@ -247,7 +249,7 @@ def test_a_model_that_is_not_finite_is_not_saved(tmp_path, labelled):
             lambda: images if labelled else replace(images, labels=None, classes=None),
             console=console,
         )
-    assert "collapse at 1x" in console.file.getvalue()
+    assert "collapse at 1x" in written.getvalue()
     assert not Run(tmp_path / "run").finished
     assert load_checkpoint(Run(tmp_path / "run").checkpoints)[0]["step"] == 4
     assert "NaN" not in Run(tmp_path / "run").metrics.read_text()

@@ -2,8 +2,8 @@ import json
 
 import numpy as np
 import pytest
-from shapes import IDS, box_of, change, draw, write_coco
 
+from tests.shapes import IDS, box_of, change, draw, write_coco
 from us3l.data.detection.masks import decode_mask
 from us3l.data.detection.sources import load
 from us3l.errors import UserError

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from shapes import draw, write_coco
 
+from tests.shapes import draw, write_coco
 from us3l.data.decode import Damaged
 from us3l.data.detection.examples import Examples, example, mirrored, pixels
 from us3l.data.detection.sources import load

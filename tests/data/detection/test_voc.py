@@ -1,6 +1,6 @@
 import pytest
-from shapes import box_of, draw, voc_annotation, voc_object, write_voc
 
+from tests.shapes import box_of, draw, voc_annotation, voc_object, write_voc
 from us3l.data.detection.sources import load
 from us3l.errors import UserError
 

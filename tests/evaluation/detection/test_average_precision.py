@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from shapes import write_coco, write_voc
 
+from tests.shapes import write_coco, write_voc
 from us3l.data.detection.masks import decode_mask, encode_mask
 from us3l.data.detection.scenes import Instance, Scene, SceneSet
 from us3l.data.detection.sources import load

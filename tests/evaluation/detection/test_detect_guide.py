@@ -2,9 +2,9 @@ import re
 from pathlib import Path
 
 import torch
-from shapes import write_coco
 
 import us3l
+from tests.shapes import write_coco
 
 GUIDE = Path(__file__).parents[3] / "docs" / "detect.md"
 

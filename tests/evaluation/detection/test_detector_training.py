@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from shapes import draw, write_coco, write_voc
 
 import us3l
+from tests.shapes import draw, write_coco, write_voc
 from us3l.data.detection.sources import load
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
