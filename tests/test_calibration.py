@@ -146,10 +146,10 @@ def test_the_chain_of_a_family_is_its_network(backbone):
         us3l.calibrate(net, torch.randn(8, 3, 32, 32), 0.5)
         network = net.carve(0.5)
         x = images = torch.randn(2, 3, 32, 32)
-        for module in net.family.chain(network):
+        for module in net.family.chain(network):  # type: ignore[attr-defined]
             x = module(x)
         torch.testing.assert_close(x.mean((2, 3)), network(images))
-        assert len(batch_norms(network)) == sum(len(batch_norms(part)) for part in net.family.chain(network))
+        assert len(batch_norms(network)) == sum(len(batch_norms(part)) for part in net.family.chain(network))  # type: ignore[attr-defined]
 
 
 class Chained:

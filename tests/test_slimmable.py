@@ -210,7 +210,7 @@ def segmented_family(parts):
     def family(width):
         return nn.Linear(4, 3 * round(8 * width), bias=False)
 
-    family.segments = lambda _: parts
+    family.segments = lambda _: parts  # type: ignore[attr-defined]
     return family
 
 

@@ -204,7 +204,7 @@ def test_all_ninety_widths_of_a_resnet18_live_on_one_copy_of_weights():
         net.set_statistics(width, {name: torch.ones(shape) for name, shape in shapes.items()})
     runtime = Runtime(net)
     assert len(runtime.widths) == 90
-    modules = [runtime.networks.network(width) for width in runtime.widths]
+    modules = [runtime.networks.network(width) for width in runtime.widths]  # type: ignore[attr-defined]
     tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     weights = sum(p.numel() * p.element_size() for p in net.full.parameters())

@@ -12,6 +12,8 @@ from us3l.evaluation.features import embed, embed_all
 from us3l.evaluation.knn import knn_accuracy
 from us3l.evaluation.results import percent_correct
 
+Pair = tuple[ImageSet, ImageSet]
+
 
 @pytest.fixture
 def net():
@@ -22,11 +24,11 @@ def net():
 
 
 @pytest.fixture(scope="module")
-def digits():
+def digits() -> Pair:
     return load("digits", "train", limit=200), load("digits", "test", limit=50)
 
 
-def test_results_of_each_width(net, digits):
+def test_results_of_each_width(net, digits: Pair):
     done = []
     found = evaluate(net, *digits, widths=[1.0, 0.5], size=8, progress=done.append)
     results = found.results
@@ -52,13 +54,13 @@ def test_results_of_each_width(net, digits):
     assert len(judged.per_class) == 10
 
 
-def test_without_a_floor(net, digits):
+def test_without_a_floor(net, digits: Pair):
     (result,) = evaluate(net, *digits, widths=[0.25], size=8, floor=False).results
     assert result.knn_untrained is None
     assert result.linear is not None
 
 
-def test_stored_statistics_are_used(net, digits):
+def test_stored_statistics_are_used(net, digits: Pair):
     us3l.calibrate(net, torch.randn(8, 3, 8, 8), widths=[0.5])
     before = net.statistics[net.signature(0.5)][1]
     evaluate(net, *digits, widths=[0.5], size=8, floor=False)
@@ -76,7 +78,7 @@ def test_the_untrained_network_is_the_one_the_run_started_from(net):
     assert torch.equal(us3l.create("resnet18", stem="cifar", base=8).full.conv1.weight, first.full.conv1.weight)
 
 
-def test_embedding_does_not_depend_on_batches(net, digits):
+def test_embedding_does_not_depend_on_batches(net, digits: Pair):
     us3l.calibrate(net, torch.randn(8, 3, 8, 8), widths=[0.5])
     whole = embed(net.at(0.5), digits[0].images, 8, batch=200)
     torch.testing.assert_close(embed(net.at(0.5), digits[0].images, 8, batch=33), whole, rtol=1e-4, atol=1e-5)
@@ -105,7 +107,7 @@ def test_files_give_the_features_of_images_in_memory(net, tmp_path, monkeypatch)
     assert evaluate(net, *parts[1], widths=[1.0, 0.25], size=64, floor=False).results == found[1].results
 
 
-def test_few_labels(net, digits):
+def test_few_labels(net, digits: Pair):
     train, test = digits
     found = evaluate(net, train, test, [0.5], 8, floor=False, label_shares=(0.1, 1.0, 0.001), seeds=3)
     tenth, whole, least = found.few_labels
@@ -122,7 +124,7 @@ def test_few_labels(net, digits):
         evaluate(net, train, test, [0.5], 8, floor=False, label_shares=(1.5,))
 
 
-def test_what_cannot_be_evaluated(net, digits):
+def test_what_cannot_be_evaluated(net, digits: Pair):
     train, test = digits
     unlabelled = ImageSet("mine", train.images)
     with pytest.raises(UserError, match="mine has no labels"):

@@ -15,6 +15,8 @@ from us3l.evaluation.training import finetune, make_optimiser, train_probes
 
 QUICK = Training("sgd", 1.0, 2, 50, 0.0, "steps", (0.8, 1.0))
 
+Pair = tuple[ImageSet, ImageSet]
+
 
 @pytest.fixture
 def net():
@@ -23,7 +25,7 @@ def net():
 
 
 @pytest.fixture(scope="module")
-def digits():
+def digits() -> Pair:
     return load("digits", "train", limit=150), load("digits", "test", limit=60)
 
 
@@ -49,7 +51,7 @@ def test_the_papers_settings():
     assert (views.flip, views.jitter, views.grey, views.blur) == (0.5, 0, 0, 0)
 
 
-def test_probes_are_trained_together_as_alone_and_the_network_stays(net, digits):
+def test_probes_are_trained_together_as_alone_and_the_network_stays(net, digits: Pair):
     train, _ = digits
     us3l.calibrate(net, torch.randn(16, 3, 8, 8), [1.0, 0.5])
     before = {name: tensor.clone() for name, tensor in net.at(0.5).state_dict().items()}
@@ -128,7 +130,7 @@ def test_lars_adapts_as_apexs_larc(monkeypatch):
         make_optimiser([weight], settings)
 
 
-def test_fine_tuning_changes_the_copy_alone(net, digits):
+def test_fine_tuning_changes_the_copy_alone(net, digits: Pair):
     settings = Training("sgd", 0.1, 25, 25, 1e-4, "cosine", (0.8, 1.0))
     weights = {name: tensor.clone() for name, tensor in net.full.named_parameters()}
     done = []
@@ -141,7 +143,7 @@ def test_fine_tuning_changes_the_copy_alone(net, digits):
     assert evaluate_finetuned(net, *digits, [0.5], 8, settings).results == found.results
 
 
-def test_every_weight_is_trained(net, digits):
+def test_every_weight_is_trained(net, digits: Pair):
     us3l.calibrate(net, torch.randn(16, 3, 8, 8), [0.5])
     carved = net.carve(0.5)
     before = {name: tensor.clone() for name, tensor in carved.named_parameters()}
@@ -167,7 +169,7 @@ def test_settings_that_make_no_sense(change):
         replace(finetuning(32), **change)
 
 
-def test_divergence_is_said(net, digits):
+def test_divergence_is_said(net, digits: Pair):
     wild = Training("sgd", 1e25, 3, 100, 0.0, "steps", (0.8, 1.0))
     with pytest.raises(UserError, match=r"loss became (nan|inf).*lower lr"):
         evaluate_finetuned(net, *digits, [0.25], 8, wild)
@@ -194,6 +196,6 @@ def test_damaged_images_that_leave_one_in_a_batch(net, tmp_path, job):
     assert job(net, train, test, [0.25], 8, settings).results
 
 
-def test_batch_norm_cannot_be_trained_on_single_images(net, digits):
+def test_batch_norm_cannot_be_trained_on_single_images(net, digits: Pair):
     with pytest.raises(UserError, match="batch_size must be at least 2"):
         evaluate_finetuned(net, *digits, [0.25], 8, replace(QUICK, batch_size=1))

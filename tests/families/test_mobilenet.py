@@ -32,8 +32,8 @@ def test_a_carved_network_is_torchvisions_of_that_width(width):
 
 def test_channels_follow_the_authors_rule():
     family = us3l.create("mobilenet_v2").family
-    assert family.signature(1.0) == (32, 16, 24, 32, 64, 96, 160, 320, 1280)
-    assert family.signature(0.25) == (8, 8, 8, 8, 16, 24, 40, 80, 1280)
+    assert family.signature(1.0) == (32, 16, 24, 32, 64, 96, 160, 320, 1280)  # type: ignore[attr-defined]
+    assert family.signature(0.25) == (8, 8, 8, 8, 16, 24, 40, 80, 1280)  # type: ignore[attr-defined]
     narrow = family(0.37)
     # round8(0.37 * 24) = 8, expanded six times
     assert narrow.features[3].conv[0][0].out_channels == 6 * 8
