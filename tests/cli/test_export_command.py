@@ -52,16 +52,17 @@ def test_widths_and_formats_with_a_head(run, capsys):
     arguments = ["export", str(run), "--width", "0.5", "--format", "safetensors", "onnx", "--head", "probe"]
     assert main([*arguments, "--data", "digits"]) == 0
     output = capsys.readouterr().out
-    assert "resnet18-0.5x.onnx" in output
+    assert "resnet18-0.5x-probe-digits.onnx" in output
     assert "proved on 7 images of digits" in output
     bundle = read_bundle(run / "export")
     assert {path.name for path in bundle.folder.iterdir()} == {
-        *("resnet18-0.5x.onnx", "resnet18-0.5x.safetensors", "manifest.json", "example.py")
+        *("resnet18-0.5x-probe-digits.onnx", "resnet18-0.5x-probe-digits.safetensors"),
+        *("manifest.json", "example.py", ".lock"),
     }
     for entry in bundle.entries:
         assert entry.accuracy == {"data": "digits", "linear": 70.0, "knn": 60.0}
         assert entry.classes == [str(digit) for digit in range(10)]
-    assert bundle.preprocessing["size"] == SIZE
+    assert bundle.preprocessing.size == SIZE
 
 
 def test_without_images_noise_serves_and_is_named(run, capsys):
@@ -73,7 +74,7 @@ def test_without_images_noise_serves_and_is_named(run, capsys):
 
 
 def test_bad_input_is_one_line(run, tmp_path, capsys):
-    assert "--data" in failing(capsys, "export", run, "--width", 0.5, "--format", "onnx", "--int8")
+    assert "name some by data" in failing(capsys, "export", run, "--width", 0.5, "--format", "onnx", "--int8")
     assert "no such" in failing(capsys, "export", run, "--width", 0.5, "--data", tmp_path / "none")
     assert "not calibrated" in failing(capsys, "export", run, "--width", 0.75)
     assert "--widths 1" in failing(capsys, "export", run, "--width", 1, "--head", "probe")

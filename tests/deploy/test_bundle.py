@@ -1,6 +1,8 @@
 """A bundle's manifest: what is written is read, and nothing else is believed."""
 
 import json
+import subprocess
+import sys
 from dataclasses import asdict, replace
 
 import pytest
@@ -20,7 +22,9 @@ def written(tmp_path):
         path.write_bytes(b"weights" * 9)
         costs = {"params": 10, "macs": 20, "bytes": 63, "features": 2}
         files = {path.name: checksum(path)}
-        entries.append(Entry(width, "onnx", False, files, **costs, accuracy=accuracy, classes=["cat", "dog"]))
+        entries.append(
+            Entry(width, "onnx", False, files, **costs, accuracy=accuracy, classes=["cat", "dog"], head="probe-pets")
+        )
     bundle = Bundle(tmp_path, "resnet18", Preprocessing.from_plain(PREPROCESSING), entries)
     write_bundle(bundle)
     return bundle
@@ -69,6 +73,9 @@ def test_a_folder_without_a_manifest(tmp_path):
         ({"classes": ["cat"]}, "classes"),
         ({"classes": [1, 2]}, "classes"),
         ({"more": 1}, "an entry must have"),
+        ({"head": None}, "head"),
+        ({"head": "../up"}, "head"),
+        ({"weights": "12"}, "weights"),
     ],
 )
 def test_a_damaged_entry_is_named(written, change, said):
@@ -80,7 +87,9 @@ def test_a_damaged_entry_is_named(written, change, said):
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
+        {"format": 3},
+        {"others": []},
+        {"others": {"example.py": "12"}},
         {"name": None},
         {"entries": None},
         {"entries": [3]},
@@ -101,6 +110,34 @@ def test_a_network_is_there_once(written):
     write_bundle(replace(written, entries=twice))
     with pytest.raises(UserError, match="twice"):
         read_bundle(written.folder, check=False)
+
+
+def test_entries_of_the_first_format(written):
+    old = [asdict(entry) for entry in written.entries]
+    for row in old:
+        del row["head"], row["weights"]
+    old[1]["classes"] = None
+    rewrite(written, format=1, entries=old)
+    assert [entry.head for entry in read_bundle(written.folder).entries] == ["probe", None]
+
+
+def test_twenty_processes_add_their_entries_at_once(tmp_path):
+    script = """if True:
+        import sys
+        from pathlib import Path
+        from us3l.data.preprocessing import Preprocessing
+        from us3l.deploy.bundle import Bundle, Entry, add_entry
+
+        sys.stdin.readline()
+        entry = Entry(int(sys.argv[1]) / 20, "onnx", False, {f"net-{sys.argv[1]}.onnx": "0" * 64}, 1, 1, 1, 1)
+        add_entry(Bundle(Path("."), "net", Preprocessing.usual(8), [entry]))
+    """
+    commands = [[sys.executable, "-c", script, str(number)] for number in range(1, 21)]
+    waiting = [subprocess.Popen(command, stdin=subprocess.PIPE, text=True, cwd=tmp_path) for command in commands]
+    for process in waiting:
+        process.communicate("go\n", timeout=100)
+    assert [process.returncode for process in waiting] == [0] * 20
+    assert len(read_bundle(tmp_path, check=False).entries) == 20
 
 
 def rewrite(bundle, **changes):

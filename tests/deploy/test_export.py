@@ -93,7 +93,7 @@ def test_files_are_the_same_each_time_and_do_not_name_this_machine(classifiers):
 
 @pytest.mark.parametrize("kind", ["torch", "onnx", "openvino"])
 def test_a_file_tells_what_it_is_and_classifies(source, evidence, head, classifiers, kind):
-    path = classifiers[0] / f"tiny-0.37x{formats.KINDS[kind].suffixes[0]}"
+    path = classifiers[0] / f"tiny-0.37x-probe-digits{formats.KINDS[kind].suffixes[0]}"
     about, run = example.OPENERS[path.suffix](path)
     assert (about["us3l"], about["width"], about["run"], about["data"]) == (us3l.__version__, 0.37, "small", "digits")
     assert about["preprocessing"] == source.preprocessing.to_plain()
@@ -116,7 +116,7 @@ def test_safetensors_say_how_to_build_their_network(evidence, tmp_path):
 
 
 def test_safetensors_keep_the_head_beside_the_network(head, classifiers):
-    state = load_file(classifiers[0] / "tiny-0.37x.safetensors")
+    state = load_file(classifiers[0] / "tiny-0.37x-probe-digits.safetensors")
     torch.testing.assert_close(state["head.weight"], head.probe.weight.float())
     assert "network.0.weight" in state
 
@@ -124,10 +124,10 @@ def test_safetensors_keep_the_head_beside_the_network(head, classifiers):
 def test_batch_norm_is_folded(source, evidence, classifiers):
     import onnx
 
-    operations = {node.op_type for node in onnx.load(classifiers[0] / "tiny-0.37x.onnx").graph.node}
+    operations = {node.op_type for node in onnx.load(classifiers[0] / "tiny-0.37x-probe-digits.onnx").graph.node}
     assert "Conv" in operations
     assert "BatchNormalization" not in operations
-    program = torch.export.load(classifiers[0] / "tiny-0.37x.pt2")
+    program = torch.export.load(classifiers[0] / "tiny-0.37x-probe-digits.pt2")
     assert not [node for node in program.graph.nodes if "batch_norm" in str(node.target)]
     network = source.net.carve(0.37)
     torch.testing.assert_close(formats.fold(network)(evidence.test), network(evidence.test), atol=1e-5, rtol=1e-4)
@@ -147,7 +147,7 @@ def test_the_example_beside_the_files_runs_without_us3l(evidence, classifiers, t
     photo = tmp_path / "photo.png"
     pixels = load("digits", "test", SIZE, 60).images[7]
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(photo)
-    path = classifiers[0] / f"tiny-0.37x{formats.KINDS[kind].suffixes[0]}"
+    path = classifiers[0] / f"tiny-0.37x-probe-digits{formats.KINDS[kind].suffixes[0]}"
     block = "import runpy, sys; sys.modules['us3l'] = None; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     command = [sys.executable, "-c", block, str(classifiers[0] / "example.py"), str(path), str(photo)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
@@ -194,8 +194,74 @@ def test_a_bundle_grows_and_keeps_what_it_had(source, evidence, tmp_path):
     assert (tmp_path / "tiny-1x.safetensors").read_bytes() == before
     other = us3l.create("mobilenet_v2", stem="cifar", base=8)
     us3l.calibrate(other, evidence.train, widths=1.0)
-    with pytest.raises(us3l.UserError, match="another network"):
+    with pytest.raises(us3l.UserError, match="another model"):
         export(Source(other, SIZE), 1.0, "safetensors", tmp_path, evidence)
+
+
+def test_an_encoder_and_its_classifiers_lie_beside_each_other(source, evidence, head, tmp_path):
+    others = replace(head, data="my photos")
+    for given in (head, None, others):
+        export(source, 0.37, "safetensors", tmp_path, evidence, head=given)
+    entries = {next(iter(entry.files)): entry for entry in read_bundle(tmp_path).entries}
+    assert {name: (entry.head, entry.features) for name, entry in entries.items()} == {
+        "tiny-0.37x.safetensors": (None, 12),
+        "tiny-0.37x-probe-digits.safetensors": ("probe-digits", 10),
+        "tiny-0.37x-probe-my-photos.safetensors": ("probe-my-photos", 10),
+    }
+
+
+def test_a_classifier_of_the_first_format_that_took_the_encoders_name_can_be_replaced(source, evidence, head, tmp_path):
+    export(source, 0.37, "safetensors", tmp_path, evidence, head=head)
+    (tmp_path / "tiny-0.37x-probe-digits.safetensors").rename(tmp_path / "tiny-0.37x.safetensors")
+    manifest = tmp_path / "manifest.json"
+    old = json.loads(manifest.read_text()) | {"format": 1}
+    (row,) = old["entries"]
+    row["files"] = {"tiny-0.37x.safetensors": row["files"].popitem()[1]}
+    del row["head"], row["weights"], old["others"]
+    manifest.write_text(json.dumps(old))
+    assert read_bundle(tmp_path).entries[0].head == "probe"
+    export(source, 0.37, "safetensors", tmp_path, evidence, overwrite=True)
+    assert [entry.head for entry in read_bundle(tmp_path).entries] == [None]
+
+
+def test_a_bundle_holds_networks_of_one_model(source, evidence, tmp_path):
+    export(replace(source, weights="a" * 64), 1.0, "safetensors", tmp_path, evidence)
+    export(replace(source, weights="a" * 64), 0.37, "safetensors", tmp_path, evidence)
+    assert {entry.weights for entry in read_bundle(tmp_path).entries} == {"a" * 64}
+    with pytest.raises(us3l.UserError, match="another model"):
+        export(replace(source, weights="b" * 64), 0.37, "torch", tmp_path, evidence)
+
+
+def test_checksums_cover_the_example(source, evidence, tmp_path):
+    export(source, 1.0, "safetensors", tmp_path, evidence)
+    (tmp_path / "example.py").write_text("print('harm')")
+    with pytest.raises(us3l.UserError, match=r"example\.py is not the file that was exported"):
+        read_bundle(tmp_path)
+    export(source, 0.37, "safetensors", tmp_path, evidence)  # one's own edit is taken over
+    assert (tmp_path / "example.py").read_text() == "print('harm')"
+    read_bundle(tmp_path)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_full_disk_is_one_clear_line(kind, tmp_path):
+    script = f"""if True:
+        import resource, torch, us3l
+        from pathlib import Path
+        from us3l.deploy.export import Source, export
+        from us3l.deploy.proof import Evidence
+
+        net = us3l.create("resnet18", stem="cifar", base=8)
+        us3l.calibrate(net, torch.randn(8, 3, 8, 8), widths=1.0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # Python ignores the signal
+        try:
+            export(Source(net, 8), 1.0, {kind!r}, Path("new"), Evidence.noise(8))
+        except us3l.UserError as error:
+            print(error)
+    """
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+    assert done.stdout == "cannot write to new: File too large; nothing was exported\n", done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_exported(source, evidence, head, tmp_path):
@@ -203,7 +269,7 @@ def test_what_cannot_be_exported(source, evidence, head, tmp_path):
         export(source, 0.9, "torch", tmp_path, evidence)
     with pytest.raises(us3l.UserError, match="onnx and openvino"):
         export(source, 0.37, "torch", tmp_path, evidence, int8=True)
-    with pytest.raises(us3l.UserError, match="--data"):
+    with pytest.raises(us3l.UserError, match="name some by data"):
         export(source, 0.37, "onnx", tmp_path, Evidence.noise(SIZE), int8=True)
     with pytest.raises(us3l.UserError, match="does not fit width 1"):
         export(source, 1.0, "torch", tmp_path, evidence, head=head)

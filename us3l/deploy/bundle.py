@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import asdict, dataclass, fields
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
-from us3l.files import finite, read_json, write_json
+from us3l.files import Taken, finite, locked, read_json, write_json
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
-VERSION = 1
+VERSION = 2
+"""Entries of version 1 name neither their head nor their weights."""
 MANIFEST = "manifest.json"
+PATIENCE = 60.0  # seconds to wait for another process that adds to a bundle
 
 
 @dataclass(frozen=True)
@@ -36,11 +41,15 @@ class Entry:
     """What `us3l evaluate` found at this width: {"data": name, "linear": percent, "knn": percent}."""
     classes: list[str] | None = None
     """With a head: the name of each output."""
+    head: str | None = None
+    """Of a classifier: what tells it from others, such as "probe-cifar10". None of an encoder, which gives features."""
+    weights: str | None = None
+    """The sha256 of the model's weights; None if it was not known."""
 
     @property
-    def key(self) -> tuple[float, str, bool]:
+    def key(self) -> tuple[float, str, bool, str]:
         """What makes it the same network as another: a bundle holds one of each."""
-        return self.width, self.format, self.int8
+        return self.width, self.format, self.int8, self.head or ""
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,8 @@ class Bundle:
     """Of the backbone."""
     preprocessing: Preprocessing
     entries: list[Entry]
+    others: dict[str, str] = field(default_factory=dict)
+    """The sha256 of files that are no network, such as example.py, by their names."""
 
     def path(self, entry: Entry) -> Path:
         """The file of an entry to open."""
@@ -60,7 +71,53 @@ def write_bundle(bundle: Bundle) -> None:
     """Write the manifest; the files of its entries are already in the folder."""
     described = {"name": bundle.name, "preprocessing": bundle.preprocessing.to_plain()}
     rows = [asdict(entry) for entry in bundle.entries]
-    write_json(bundle.folder / MANIFEST, {"format": VERSION, **described, "entries": rows})
+    write_json(bundle.folder / MANIFEST, {"format": VERSION, **described, "entries": rows, "others": bundle.others})
+
+
+def add_entry(new: Bundle) -> Bundle:
+    """Add networks to the bundle in a folder, or make one; any number of processes may do so at once.
+
+    Args:
+        new: the networks to add, whose files are already in the folder. They take the place of those of the same keys
+            and of those whose files theirs have replaced.
+
+    Returns:
+        The whole bundle.
+    """
+    with _alone(new.folder):
+        bundle = read_bundle(new.folder, check=False) if (new.folder / MANIFEST).exists() else new
+        check_same_model(bundle, new.name, new.preprocessing, {entry.weights for entry in new.entries})
+        keys = {entry.key for entry in new.entries}
+        names = {name for entry in new.entries for name in entry.files}
+        kept = [entry for entry in bundle.entries if entry.key not in keys and names.isdisjoint(entry.files)]
+        entries = sorted([*kept, *new.entries], key=lambda entry: entry.key)
+        bundle = replace(bundle, entries=entries, others=bundle.others | new.others)
+        write_bundle(bundle)
+    return bundle
+
+
+def check_same_model(bundle: Bundle, name: str, preprocessing: Preprocessing, weights: set[str | None]) -> None:
+    """A bundle holds networks of one model only."""
+    known = {entry.weights for entry in bundle.entries} | weights
+    if (bundle.name, bundle.preprocessing) != (name, preprocessing) or len(known - {None}) > 1:
+        raise UserError(
+            f"{bundle.folder} holds networks of another model ({bundle.name}): move them, or choose another out"
+        )
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder; wait for one that is in it."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with locked(folder):
+                yield
+                return
+        except Taken:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
 
 
 def read_bundle(folder: Path, check: bool = True) -> Bundle:
@@ -69,19 +126,22 @@ def read_bundle(folder: Path, check: bool = True) -> Bundle:
     if not manifest.is_file():
         raise UserError(f"{folder} is no bundle: there is no {MANIFEST} in it; make one with us3l export")
     content = read_json(manifest)
-    if content.get("format") != VERSION:
-        raise UserError(f"{manifest} has format {content.get('format')!r}, but this version reads {VERSION}")
+    if content.get("format") not in range(1, VERSION + 1):
+        raise UserError(f"{manifest} has format {content.get('format')!r:.40}, but this version reads up to {VERSION}")
     name: Any = content.get("name")
     rows: Any = content.get("entries")
+    others: Any = content.get("others", {})
     try:
         demand(isinstance(name, str), "name", name)
         demand(isinstance(rows, list), "entries", rows)
         preprocessing = Preprocessing.from_plain(content.get("preprocessing"))
-        bundle = Bundle(folder, name, preprocessing, [_entry(row) for row in rows])
+        demand(isinstance(others, dict), "others", others)
+        _check_names(others)
+        bundle = Bundle(folder, name, preprocessing, [_entry(row) for row in rows], others)
     except (ValueError, UserError) as error:
         raise UserError(f"{manifest} is damaged: {error}; export again") from None
     keys = [entry.key for entry in bundle.entries]
-    names = [name for entry in bundle.entries for name in entry.files]
+    names = [*bundle.others, *(name for entry in bundle.entries for name in entry.files)]
     if len(set(keys)) < len(keys) or len(set(names)) < len(names):
         raise UserError(f"{manifest} is damaged: it names a network or a file twice; export again")
     if check:
@@ -90,8 +150,8 @@ def read_bundle(folder: Path, check: bool = True) -> Bundle:
 
 
 def check_files(bundle: Bundle) -> None:
-    for entry in bundle.entries:
-        for name, expected in entry.files.items():
+    for files in (bundle.others, *(entry.files for entry in bundle.entries)):
+        for name, expected in files.items():
             path = bundle.folder / name
             if not path.resolve().is_relative_to(bundle.folder.resolve()):
                 raise UserError(f"{path} leads out of the bundle: put the file itself there")
@@ -112,16 +172,16 @@ def demand(good: bool, name: str, value: Any) -> None:
 
 
 def _entry(row: object) -> Entry:
-    known = {field.name for field in fields(Entry)}
+    known = {column.name for column in fields(Entry)}
+    if isinstance(row, dict) and known - row.keys() == {"head", "weights"}:  # of version 1
+        row = row | {"head": None if row["classes"] is None else "probe", "weights": None}
     if not isinstance(row, dict) or row.keys() != known:
         raise ValueError(f"an entry must have {', '.join(sorted(known))}")
     demand(finite(row["width"]) and 0 < row["width"] <= 1, "width", row["width"])
     demand(row["format"] in get_args(Format), "format", row["format"])
     demand(isinstance(row["int8"], bool), "int8", row["int8"])
     demand(isinstance(row["files"], dict) and bool(row["files"]), "files", row["files"])
-    for name, digest in row["files"].items():
-        demand(plain(name), "a file's name", name)
-        demand(isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None, "a checksum", digest)
+    _check_names(row["files"])
     for name in ("params", "macs", "bytes", "features"):
         demand(isinstance(row[name], int) and finite(row[name]) and row[name] > 0, name, row[name])
     accuracy, classes = row["accuracy"], row["classes"]
@@ -132,7 +192,33 @@ def _entry(row: object) -> Entry:
     if classes is not None:
         demand(isinstance(classes, list) and all(isinstance(name, str) for name in classes), "classes", classes)
         demand(len(classes) == row["features"], "the number of classes", len(classes))
+    head, weights = row["head"], row["weights"]
+    demand((head is None) == (classes is None) and (head is None or _is_name(head)), "head", head)
+    demand(weights is None or _is_digest(weights), "weights", weights)
     return Entry(**row)
+
+
+def _check_names(files: dict[str, Any]) -> None:
+    for name, digest in files.items():
+        demand(plain(name), "a file's name", name)
+        demand(_is_digest(digest), "a checksum", digest)
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and plain(value)
+
+
+def slug(text: str) -> str:
+    """Any text as a part of a file's name.
+
+    >>> slug("my photos/2026")
+    'my-photos-2026'
+    """
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.") or "data"
 
 
 def plain(name: str) -> bool:

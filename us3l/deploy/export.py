@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,14 +20,27 @@ from us3l import __version__
 from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy import example
-from us3l.deploy.bundle import MANIFEST, Bundle, Entry, Format, checksum, read_bundle, write_bundle
+from us3l.deploy.bundle import (
+    MANIFEST,
+    Bundle,
+    Entry,
+    Format,
+    add_entry,
+    check_same_model,
+    checksum,
+    read_bundle,
+    slug,
+)
 from us3l.deploy.evaluated import Head
 from us3l.deploy.formats import KEY, KINDS
 from us3l.deploy.proof import Evidence, Proof, outputs_of, prove_float, prove_int8, prove_size
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
+from us3l.files import replacing
 from us3l.slimmable import Slimmable
 from us3l.storage import describe
+
+EXAMPLE = "example.py"
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,8 @@ class Source:
     """Side of its images."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Plain values that go into the files, such as the names of the run and its data."""
+    weights: str | None = None
+    """The sha256 of the model's weights, as its bundle keeps it."""
 
     @property
     def name(self) -> str:
@@ -82,7 +97,8 @@ def export(
     "torch" is a program of torch.export, "safetensors" the plain network's state dict; see `us3l.deploy.formats`.
     """
     net = source.net
-    stem = f"{source.name}-{width:g}x{'-int8' if int8 else ''}"
+    label = f"probe-{slug(head.data)}" if head else None
+    stem = "-".join([source.name, f"{width:g}x", *([label] if label else []), *(["int8"] if int8 else [])])
     names = [stem + suffix for suffix in KINDS[kind].suffixes]
     check(source, width, kind, folder, evidence, int8, names, overwrite)
     network: nn.Module = net.carve(width).cpu()
@@ -104,8 +120,7 @@ def export(
     }
     with staging(folder) as temporary:
         files = write(network, kind, source.size, temporary / names[0], about, evidence.train if int8 else None)
-        run = reader(net, width, head) if kind == "safetensors" else example.OPENERS[files[0].suffix]
-        _, compute = run(files[0])
+        compute = read_back(files[0], reader(net, width, head) if kind == "safetensors" else None)
         classes = head.classes if head else None
         proof = prove_int8(network, compute, evidence, classes) if int8 else prove_float(network, compute, evidence)
         prove_size(network, files[-1], KINDS[kind].graph, int8)
@@ -120,10 +135,12 @@ def export(
             features=len(head.classes) if head else features,
             accuracy=accuracy,
             classes=classes,
+            head=label,
+            weights=source.weights,
         )
         for file in files:
             os.replace(file, folder / file.name)
-    add(source, folder, entry)
+    add_entry(Bundle(folder, source.name, source.preprocessing, [entry], {EXAMPLE: place_example(folder)}))
     return entry, proof
 
 
@@ -159,6 +176,15 @@ def reader(net: Slimmable, width: float, head: Head | None) -> Any:
     return open_state
 
 
+def read_back(path: Path, opener: Any) -> example.Run:
+    """The network in a file that was just written, by the example's own code unless there is another opener."""
+    try:
+        return (opener or example.OPENERS[path.suffix])(path)[1]
+    except RuntimeError as error:  # OpenVINO does not tell when it cannot write
+        reason = str(error).strip().splitlines()[-1]
+        raise UserError(f"{path.name} cannot be read back: is the disk full? ({reason:.200})") from None
+
+
 def check(
     source: Source,
     width: float,
@@ -174,16 +200,15 @@ def check(
         raise UserError(f"width {width:g} is not calibrated: call us3l.calibrate(net, images) and save the model again")
     if int8 and KINDS[kind].write_int8 is None:
         able = " and ".join(name for name, known in KINDS.items() if known.write_int8)
-        raise UserError(f"there is no INT8 for the format {kind}: choose --format {able}")
+        raise UserError(f"there is no INT8 for format={kind!r}: choose {able}")
     if int8 and evidence.name is None:
-        raise UserError("INT8 is calibrated on images, and there are none: give some with --data DATA")
+        raise UserError("INT8 is calibrated on images, and there are none: name some by data")
     for name in names:
         if (folder / name).exists() and not overwrite:
-            raise UserError(f"{folder / name} already exists: move it, or export with --overwrite")
+            raise UserError(f"{folder / name} already exists: move it, or export with overwrite=True")
     if (folder / MANIFEST).exists():
         there = read_bundle(folder, check=False)
-        if (there.name, there.preprocessing) != (source.name, source.preprocessing):
-            raise UserError(f"{folder} holds a bundle of another network ({there.name}): choose another --out")
+        check_same_model(there, source.name, source.preprocessing, {source.weights})
 
 
 @contextmanager
@@ -194,17 +219,19 @@ def staging(folder: Path) -> Iterator[Path]:
     try:
         with TemporaryDirectory(prefix=".export-", dir=folder) as temporary:
             yield Path(temporary)
-    except BaseException:
+    except BaseException as error:
         if made:
             folder.rmdir()
+        if isinstance(error, OSError):  # disk full, not allowed
+            raise UserError(f"cannot write to {folder}: {error.strerror or error}; nothing was exported") from None
         raise
 
 
-def add(source: Source, folder: Path, entry: Entry) -> None:
-    """Put an entry into the folder's bundle, in the place of the one before it, and an example beside it."""
-    new = Bundle(folder, source.name, source.preprocessing, [])
-    bundle = read_bundle(folder, check=False) if (folder / MANIFEST).exists() else new
-    others = [other for other in bundle.entries if other.key != entry.key]
-    write_bundle(replace(bundle, entries=sorted([*others, entry], key=lambda one: one.key)))
-    if not (folder / "example.py").exists():
-        shutil.copyfile(example.__file__, folder / "example.py")
+def place_example(folder: Path) -> str:
+    """Put the example beside the files, unless somebody's own or an edited one is there; its checksum."""
+    path = folder / EXAMPLE
+    written = read_bundle(folder, check=False).others.get(EXAMPLE) if (folder / MANIFEST).exists() else None
+    if not path.exists() or checksum(path) == written:
+        with replacing(path) as temporary:
+            shutil.copyfile(example.__file__, temporary)
+    return checksum(path)

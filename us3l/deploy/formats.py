@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.optimization import fuse
@@ -62,12 +62,14 @@ def write_torch(network: nn.Module, size: int, path: Path, about: str) -> None:
     for node in program.graph.nodes:
         for note in ("stack_trace", "from_node"):  # paths and addresses, which differ from one export to the next
             node.meta.pop(note, None)
-    torch.export.save(program, path, extra_files={f"{KEY}.json": about})
+    buffer = BytesIO()  # where a file cannot be written, torch's own writer ends the process
+    torch.export.save(program, buffer, extra_files={f"{KEY}.json": about})
+    path.write_bytes(buffer.getbuffer())
 
 
 def write_safetensors(network: nn.Module, _: int, path: Path, about: str) -> None:
     """The state dict of the plain network, batch norm and all, to be trained further or rebuilt elsewhere."""
-    save_file({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, path, {KEY: about})
+    path.write_bytes(save({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, {KEY: about}))
 
 
 def write_onnx(network: nn.Module, size: int, path: Path, about: str) -> None:
