@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from reliability import processes
 from us3l.data.sources import load
 from us3l.data.stream import Batch
-from us3l.objective.peers import ALONE, SyncedBatchNorm
+from us3l.distributed.norms import SyncedBatchNorm
+from us3l.distributed.peers import ALONE
 from us3l.training.trainer import filled, split
 
 CASES = ["in memory", "vit simclr", "per width", "queue", "accumulated", "shards", "fsdp"]

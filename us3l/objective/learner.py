@@ -23,7 +23,7 @@ from us3l.objective.losses import (
     soft_cross_entropy,
     unit,
 )
-from us3l.objective.peers import ALONE, Peers
+from us3l.distributed.peers import ALONE, Peers
 from us3l.objective.spec import Objective
 from us3l.slimmable import Slimmable
 

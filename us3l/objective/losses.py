@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from us3l.objective.peers import ALONE, Peers
+from us3l.distributed.peers import ALONE, Peers
 
 
 def unit(x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from us3l.objective.peers import share_like
+from us3l.distributed.sharding import share_like
 
 
 class GroupDecay:

@@ -33,7 +33,7 @@ from us3l.training.images import check_damaged, note_damaged
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.recipes import Recipe
 from us3l.training.run import Run, RunConfig, append_records
-from us3l.training.sharding import gather, scatter, sharded
+from us3l.distributed.sharding import gather, scatter, sharded
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
 from us3l.training.trouble import diverged, explained, last_good, not_finite

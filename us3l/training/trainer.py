@@ -19,7 +19,8 @@ from us3l.data.stream import Batch
 from us3l.errors import UserError
 from us3l.families import create
 from us3l.objective.learner import Learner, Targets
-from us3l.objective.peers import Peers, SyncedBatchNorm
+from us3l.distributed.norms import SyncedBatchNorm
+from us3l.distributed.peers import Peers
 from us3l.objective.regularise import GroupDecay
 from us3l.objective.sampling import sample_widths
 from us3l.seeds import seeded
@@ -27,7 +28,7 @@ from us3l.slimmable import Slimmable
 from us3l.training.images import Resident, Streamed, channels_last
 from us3l.training.recipes import Optimiser, Recipe
 from us3l.training.run import Machine
-from us3l.training.sharding import load_module, load_optimiser, whole
+from us3l.distributed.sharding import load_module, load_optimiser, whole
 from us3l.training.teacher import load_teacher
 
 

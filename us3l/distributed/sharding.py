@@ -14,10 +14,8 @@ from lightning_fabric.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
-
-from us3l.objective.peers import share_like
 
 T = TypeVar("T")
 
@@ -46,6 +44,13 @@ def gather(module: nn.Module) -> None:
 def scatter(module: nn.Module) -> None:
     if isinstance(module, FSDPModule):
         module.reshard()
+
+
+def share_like(example: Tensor, tensor: Tensor) -> Tensor:
+    """This process's share of a tensor, if the example is one of a tensor with as many rows (FSDP); else the tensor."""
+    if not isinstance(example, DTensor):
+        return tensor
+    return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)
 
 
 def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
