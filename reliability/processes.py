@@ -21,10 +21,10 @@ from torch import distributed, nn
 
 from reliability.children import end_of, start
 from us3l.data.sources import ImageFiles, ImageSet, find, load
-from us3l.training.loop import make_fabric
-from us3l.training.recipes import MINI, Network, Optimiser, Recipe
-from us3l.training.run import Machine, RunConfig
+from us3l.distributed.launching import make_fabric
 from us3l.distributed.sharding import sharded
+from us3l.training.recipes import MINI, Network, Optimiser, Recipe
+from us3l.training.run import Machine
 from us3l.training.trainer import Trainer
 
 STEPS = 3
@@ -81,7 +81,7 @@ def run_case(name: str, folder: str, count: int = 1, state: dict[str, Any] | Non
             trainer.load_state(copy.deepcopy(state))  # its optimiser goes on with the tensors that it is given
         epoch, number = divmod(trainer.step, trainer.per_epoch)
         indices.append(trainer.peers.gather(trainer.batches(epoch)[number]))
-        losses.append(fabric.all_reduce(torch.stack(trainer.train_step()), reduce_op="mean"))
+        losses.append(fabric.all_reduce(torch.stack(trainer.train_step().losses), reduce_op="mean"))
     return {"losses": losses, "indices": indices, "learner": trainer.state()["learner"], "before last step": state}
 
 
@@ -89,7 +89,7 @@ def new_fabric(machine: Machine, count: int) -> Fabric:
     """In double precision, in which rounding cannot grow into a difference within a few steps."""
     if machine.fsdp:  # to which Fabric grants it as a plugin only
         return Fabric(accelerator="cpu", devices=count, strategy=sharded(count), plugins=DoublePrecision())
-    return make_fabric(RunConfig("", SMALL, replace(machine, precision="64-true")))  # type: ignore[arg-type]
+    return make_fabric(machine.accelerator, machine.devices, "64-true")
 
 
 def new_trainer(recipe: Recipe, images: ImageSet | ImageFiles, fabric: Fabric, machine: Machine) -> Trainer:

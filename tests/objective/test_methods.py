@@ -59,7 +59,7 @@ def test_every_method_trains_what_it_should_and_resumes_exactly(name, tiny_digit
     whole = trainer(recipe, tiny_digits)
     before = {key: tensor.clone() for key, tensor in whole.learner.state_dict().items()}
     for _ in range(4):
-        losses = whole.train_step()
+        losses = whole.train_step().losses
     assert len(losses) == WIDTHS_A_BATCH[name]
     assert all(loss.isfinite() for loss in losses)
     same = {key for key, tensor in whole.learner.state_dict().items() if torch.equal(before[key], tensor)}
@@ -124,7 +124,7 @@ def test_self_supervised_steps_never_see_labels(tiny_digits):
     shuffled = replace(tiny_digits, labels=tiny_digits.labels.flip(0))
     for name, equal in (("us3l", True), ("us-net", False)):
         one, other = (trainer(TINY.with_method(name), images) for images in (tiny_digits, shuffled))
-        assert torch.equal(torch.stack(one.train_step()), torch.stack(other.train_step())) == equal
+        assert torch.equal(torch.stack(one.train_step().losses), torch.stack(other.train_step().losses)) == equal
 
 
 def test_an_individual_network_is_that_width_with_weights_of_its_own(tiny_digits, tmp_path):
@@ -138,7 +138,7 @@ def test_an_individual_network_is_that_width_with_weights_of_its_own(tiny_digits
     fan_out = net.full.layer4[0].conv2.weight[0, 0].numel() * net.full.layer4[0].conv2.out_channels
     assert abs(net.full.layer4[0].conv2.weight.std() / (2 / fan_out) ** 0.5 - 1) < 0.1
     for _ in range(4):
-        assert len(ours.train_step()) == 1
+        assert len(ours.train_step().losses) == 1
     us3l.calibrate(net, torch.randn(8, 3, 8, 8))
     net.save(tmp_path / "model")
     loaded = us3l.load(tmp_path / "model")
@@ -167,7 +167,7 @@ def test_s_net_trains_norms_of_its_own_for_each_width(tiny_digits):
     assert ours.learner.net.widths == [0.25, 0.5, 1.0]
     before = [p.detach().clone() for p in ours.learner.net.norms.parameters()]
     assert before
-    assert len(ours.train_step()) == 3
+    assert len(ours.train_step().losses) == 3
     after = list(ours.learner.net.norms.parameters())
     assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 

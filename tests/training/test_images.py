@@ -45,11 +45,11 @@ def streaming(folder, recipe=RECIPE):
 
 def test_a_streamed_run_resumes_in_the_middle_of_an_epoch(folder):
     whole, half, resumed = (streaming(folder) for _ in range(3))
-    losses = [torch.stack(whole.train_step()).tolist() for _ in range(whole.steps)]
-    first = [torch.stack(half.train_step()).tolist() for _ in range(2)]
+    losses = [torch.stack(whole.train_step().losses).tolist() for _ in range(whole.steps)]
+    first = [torch.stack(half.train_step().losses).tolist() for _ in range(2)]
     resumed.load_state(half.state())
     assert resumed.per_epoch == 3
-    assert losses == first + [torch.stack(resumed.train_step()).tolist() for _ in range(4)]
+    assert losses == first + [torch.stack(resumed.train_step().losses).tolist() for _ in range(4)]
 
 
 def test_every_image_of_an_epoch_is_seen_once_and_labels_belong_to_their_images(folder):
@@ -134,10 +134,10 @@ def test_a_run_on_shards_resumes_in_the_middle_of_an_epoch(folder, tmp_path, mon
             for path in files[6 * shard : 6 * shard + 6]:
                 archive.add(path, path.name)
     whole, half, resumed = (streaming(tmp_path) for _ in range(3))
-    losses = [torch.stack(whole.train_step()).tolist() for _ in range(4)]
-    first = [torch.stack(half.train_step()).tolist() for _ in range(2)]
+    losses = [torch.stack(whole.train_step().losses).tolist() for _ in range(4)]
+    first = [torch.stack(half.train_step().losses).tolist() for _ in range(2)]
     resumed.load_state(half.state())
-    assert losses == first + [torch.stack(resumed.train_step()).tolist() for _ in range(2)]
+    assert losses == first + [torch.stack(resumed.train_step().losses).tolist() for _ in range(2)]
     nearby = [len({int(index) // 6 for index in batch}) for batch in whole.batches(0)]
     assert max(nearby) <= 4  # a batch lies in one window, or at the border of two
 

@@ -1,5 +1,6 @@
 """What a run does when things go wrong: damaged checkpoints, bad numbers, no memory, a full disk, a second process."""
 
+import copy
 import json
 import resource
 import signal
@@ -8,11 +9,13 @@ from io import StringIO
 
 import pytest
 import torch
+from lightning_fabric import Fabric
 from rich.console import Console
 
 from us3l.cli import pretrain as command
 from us3l.cli.main import main
 from us3l.data.sources import load
+from us3l.distributed.peers import Peers
 from us3l.errors import UserError
 from us3l.training import loop
 from us3l.training.checkpoint import MARK, TRAILER, load_checkpoint, save_checkpoint
@@ -253,3 +256,58 @@ def test_a_model_that_is_not_finite_is_not_saved(tmp_path, labelled):
     assert not Run(tmp_path / "run").finished
     assert load_checkpoint(Run(tmp_path / "run").checkpoints)[0]["step"] == 4
     assert "NaN" not in Run(tmp_path / "run").metrics.read_text()
+
+
+# One of several processes
+
+
+def test_all_processes_hear_of_a_batch_of_nothing_but_damaged_images(tmp_path, monkeypatch):
+    """The one that meets it takes part in the step, for the others would wait for it; then all end alike."""
+    trainer = Trainer(TINY, load("digits", "train", limit=64), Fabric(accelerator="cpu"))
+
+    def damaged(*_):
+        raise UserError("none of 8 images can be read")
+
+    monkeypatch.setattr(trainer.images, "batch", damaged)
+    with pytest.raises(UserError, match="none of 8"):
+        trainer.take_batch()
+    trainer.peers = Peers(0, 2)
+    batch = trainer.take_batch()
+    assert (len(batch), batch.views[0].shape[1:]) == (trainer.batch, (3, 8, 8))
+    monkeypatch.undo()
+    assert not trainer.take_batch().views[1].any()  # also of the next batch: it has lost its place
+    told = [([], None), ([], trainer.trouble)]
+
+    def gather(found, _):
+        found[:] = told
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    with pytest.raises(UserError, match="none of 8"):
+        loop.report_damaged(CONFIG, trainer, Run(tmp_path))
+
+
+@pytest.mark.parametrize("algorithm", ["sgd", "adamw", "lars"])
+def test_a_step_that_is_left_out_changes_nothing(algorithm, monkeypatch):
+    """Neither weights nor the optimiser's state, from the first step on."""
+    images, fabric = load("digits", "train", limit=64), Fabric(accelerator="cpu")
+    recipe = replace(
+        TINY,
+        optimiser=replace(TINY.optimiser, algorithm=algorithm),
+        objective=replace(TINY.objective, base_loss="moco", queue=32, max_first=False),
+    )
+    ours = Trainer(recipe, images, fabric, Machine("cpu", skip_bad_steps=1))
+    plain = Trainer(recipe, images, fabric)
+    before = copy.deepcopy(ours.state())
+    sound = ours.finite_gradients
+    monkeypatch.setattr(ours, "finite_gradients", lambda: torch.tensor(False))
+    done = ours.train_step()
+    assert (bool(done.left_out), int(ours.skipped), ours.step) == (True, 1, 1)
+    after = ours.state()["learner"]
+    assert all(torch.equal(after[name], value) for name, value in before["learner"].items() if "teacher" not in name)
+    monkeypatch.setattr(ours, "finite_gradients", sound)
+    plain.step = 1
+    plain.learner.load_state_dict(after)
+    for _ in range(2):
+        assert torch.equal(torch.stack(ours.train_step().losses), torch.stack(plain.train_step().losses))
+    monkeypatch.setattr(ours, "finite_gradients", lambda: torch.tensor(False))
+    assert not ours.train_step().left_out  # one is all that was allowed

@@ -127,7 +127,8 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
 def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
     """Run a pre-training and say how it ended."""
     from us3l.cli.data import training_images
-    from us3l.training.loop import Interrupted, pretrain
+    from us3l.training.loop import pretrain
+    from us3l.training.trouble import Interrupted
 
     console, recipe = Console(), config.recipe
     try:

@@ -35,6 +35,11 @@ def whole(state: T) -> T:
     return tree_map_only(DTensor, DTensor.full_tensor, state)
 
 
+def local(tensor: Tensor) -> Tensor:
+    """This process's share of a tensor, or the tensor itself where there are no shares."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def gather(module: nn.Module) -> None:
     """Let a module have whole tensors, to look at, until `scatter`; all processes must ask together."""
     if isinstance(module, FSDPModule):

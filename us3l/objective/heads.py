@@ -89,10 +89,13 @@ class Queue(nn.Module):
         self.register_buffer("place", torch.zeros((), dtype=torch.long))
 
     @torch.no_grad()
-    def push(self, new: Tensor) -> None:
-        """Put new rows in the place of the oldest ones."""
+    def push(self, new: Tensor, unless: Tensor | None = None) -> None:
+        """Put new rows in the place of the oldest ones; nothing changes where a condition on the device holds."""
         length = len(self.rows)
-        new = new[-length:]
+        new = new[-length:].to(self.rows)
         places = (self.place + torch.arange(len(new), device=new.device)) % length
-        self.rows[places] = new.to(self.rows)
-        self.place.add_(len(new)).remainder_(length)
+        count = torch.full_like(self.place, len(new))
+        if unless is not None:
+            new, count = torch.where(unless, self.rows[places], new), count * ~unless
+        self.rows[places] = new
+        self.place.add_(count).remainder_(length)

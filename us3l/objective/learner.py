@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from us3l.distributed.peers import ALONE, Peers
 from us3l.objective.heads import HeadLinear, PerView, Queue, per_view, predictor, projector
 from us3l.objective.losses import (
     at_least_float32,
@@ -23,7 +24,6 @@ from us3l.objective.losses import (
     soft_cross_entropy,
     unit,
 )
-from us3l.distributed.peers import ALONE, Peers
 from us3l.objective.spec import Objective
 from us3l.slimmable import Slimmable
 
@@ -105,11 +105,16 @@ class Learner(nn.Module):
         return None if self.teacher is None else tuple(self.teacher(view) for view in views)
 
     @torch.no_grad()
-    def remember(self, *targets: Targets) -> None:
-        """Let the queue know the targets of a batch (or of its shares), once all networks were compared with it."""
+    def remember(self, *targets: Targets, unless: Tensor | None = None) -> None:
+        """Let the queue know the targets of a batch (or of its shares), once all networks were compared with it.
+
+        Args:
+            targets: Of each share.
+            unless: A condition on the device: where it holds, the queue stays as it was.
+        """
         if self.queue is not None:
             views = zip(*(require(share.teacher) for share in targets), strict=True)
-            self.queue.push(unit(torch.cat([self.peers.gather(torch.cat(view)) for view in views])))
+            self.queue.push(unit(torch.cat([self.peers.gather(torch.cat(view)) for view in views])), unless)
 
     def forward(
         self, views: PerView, width: float, targets: Targets | None = None, labels: Tensor | None = None

@@ -1,49 +1,37 @@
-"""A whole run: steps, records, checkpoints, gauges, and the model at the end."""
+"""A whole run: steps, records, checkpoints, gauges."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments import TorchElasticEnvironment
-from lightning_fabric.strategies import DDPStrategy, Strategy
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
-from us3l.calibration import calibrate
 from us3l.data.sources import ImageFiles, ImageSet
+from us3l.distributed.launching import any_of, first_alone, is_first, make_fabric, processes
+from us3l.distributed.sharding import gather, scatter
 from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound
 from us3l.objective.spec import warning as guideline_warning
-from us3l.progress import Counting
-from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
 from us3l.stopping import stop_requests
 from us3l.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
 from us3l.training.config import write_config
 from us3l.training.display import Display
+from us3l.training.finishing import finish
 from us3l.training.images import check_damaged, note_damaged
 from us3l.training.monitor import COLLAPSED, Monitor
-from us3l.training.recipes import Recipe
 from us3l.training.run import Run, RunConfig, append_records
-from us3l.distributed.sharding import gather, scatter, sharded
-from us3l.training.teacher import save_projector
-from us3l.training.trainer import Trainer
-from us3l.training.trouble import diverged, explained, last_good, not_finite
+from us3l.training.trainer import StepResult, Trainer
+from us3l.training.trouble import Interrupted, explained, last_good, not_finite
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
 MONITORINGS = 10  # looks at the gauges in a run
-
-
-class Interrupted(Exception):
-    """The run was asked to stop, and is saved."""
 
 
 def pretrain(
@@ -55,35 +43,51 @@ def pretrain(
 ) -> Slimmable:
     """Train a slimmable network once on images without labels; its model lies in the run's folder at the end."""
     console = console or Console()
-    check_teacher(config.recipe)
-    fabric = make_fabric(config)
+    check_settings(config)
+    machine = config.machine
+    fabric = make_fabric(machine.accelerator, machine.devices, machine.precision, machine.fsdp)
     if not (resume and run.started):
         run.refuse_if_used()
     with run.held() if is_first(fabric) else nullcontext(), explained(config, run):
         fabric.launch()
-        trainer = Trainer(config.recipe, data(), fabric, config.machine)
+        trainer = Trainer(config.recipe, data(), fabric, machine)
         monitor = Monitor(trainer) if fabric.is_global_zero else None
         quiet = console if monitor else Console(quiet=True)
-        if fabric.broadcast(resume and run.started):
-            go_on(config, trainer, monitor, run, quiet)
-        elif monitor:
-            run.start(config)
         costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
-        with (
-            Display(quiet, run.log if monitor else None, costs, trainer.step) as display,
-            stop_requests(display.say) as asked_to_stop,
-        ):
-            display.say(describe(config, trainer))
-            if warning := guideline_warning(config.recipe.objective):
-                display.say(warning, style="bold yellow")
-            train(config, trainer, monitor, run, display, asked_to_stop)
-            for name in trainer.images.damaged:
-                display.record(f"skipped {name}")
-        gather(trainer.learner)
-        if monitor:
-            finish(trainer, run, display)
-        fabric.barrier()
+        with begun(config, run, trainer, monitor, fabric.broadcast(resume and run.started), quiet):
+            display = Display(quiet, run.log if monitor else None, costs, trainer.step)
+            with stop_requests(display.say) as asked_to_stop:
+                with display:
+                    display.say(describe(config, trainer))
+                    if warning := guideline_warning(config.recipe.objective):
+                        display.say(warning, style="bold yellow")
+                    train(config, trainer, monitor, run, display, asked_to_stop)
+                    for name in trainer.images.damaged:
+                        display.record(f"skipped {name}")
+                gather(trainer.learner)
+                with first_alone(fabric) as alone:
+                    if alone:
+                        finish(trainer, run, display, asked_to_stop)
     return trainer.learner.net
+
+
+@contextmanager
+def begun(
+    config: RunConfig, run: Run, trainer: Trainer, monitor: Monitor | None, resumed: bool, console: Console
+) -> Iterator[None]:
+    """Start a run, or go on with it. One that fails in its first step leaves nothing that is in the way of the next."""
+    if resumed:
+        go_on(config, trainer, monitor, run, console)
+        yield
+        return
+    if monitor:
+        run.start(config)
+    try:
+        yield
+    except BaseException:
+        if monitor and trainer.step == 0:
+            run.abandon()
+        raise
 
 
 def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run, console: Console) -> None:
@@ -105,16 +109,6 @@ def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run
             write_config(run.config_file, config)
 
 
-class Done(NamedTuple):
-    """A step whose results are still on the device."""
-
-    step: int
-    widths: list[float]
-    losses: list[Tensor]
-    sound: Tensor
-    skipped: bool
-
-
 def train(
     config: RunConfig,
     trainer: Trainer,
@@ -125,16 +119,17 @@ def train(
 ) -> None:
     """All steps that are left. The first process, which has the monitor, does the writing."""
     epochs = math.ceil(trainer.steps / trainer.per_epoch)
-    waiting: list[Done] = []
+    waiting: list[StepResult] = []
     started = time.perf_counter()
     while trainer.step < trainer.steps:
-        step, widths, skipped = trainer.step, trainer.widths(trainer.step), trainer.skipped
-        losses = trainer.train_step()
-        waiting.append(Done(step, widths, losses, trainer.sound, trainer.skipped > skipped))
+        done = trainer.train_step()
+        waiting.append(done)
         epoch_ends = trainer.step % trainer.per_epoch == 0 or trainer.step == trainer.steps
         epoch = math.ceil(trainer.step / trainer.per_epoch)
         fetching = epoch_ends or trainer.step % FETCH_EVERY == 0
-        stopping = all_agree_to_stop(trainer.fabric, asked_to_stop(), fetching)
+        # Several can only stop together, and ask each other when they wait anyway.
+        listening = fetching or trainer.fabric.world_size == 1
+        stopping = listening and any_of(trainer.fabric, asked_to_stop())
         shown = ""
         if fetching or stopping:
             report_damaged(config, trainer, run)
@@ -144,7 +139,7 @@ def train(
             shown = show(records[-1])
             waiting.clear()
         now = time.perf_counter()
-        display.step(step, now - started, trainer.batch * trainer.fabric.world_size, f"{epoch}/{epochs}", shown)
+        display.step(done.step, now - started, trainer.batch * trainer.fabric.world_size, f"{epoch}/{epochs}", shown)
         if epoch_ends and (epoch % math.ceil(epochs / MONITORINGS) == 0 or epoch == epochs):
             with for_a_look(trainer):
                 collapsed = look(trainer, monitor, run, display, epoch) if monitor else []
@@ -156,7 +151,7 @@ def train(
             state = trainer.state()
             if monitor:
                 save_checkpoint(run.checkpoints, state | {"monitor": monitor.state()})
-        if stopping and trainer.step < trainer.steps:
+        if stopping:
             raise Interrupted(f"stopped after step {trainer.step} of {trainer.steps}; the state is saved")
         started = time.perf_counter()
 
@@ -173,21 +168,22 @@ def for_a_look(trainer: Trainer) -> Iterator[None]:
     scatter(trainer.learner)
 
 
-def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[Done]) -> list[dict[str, Any]]:
+def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResult]) -> list[dict[str, Any]]:
     """Lines of metrics.jsonl. Nothing in them depends on time, so that a resumed run writes the same."""
     losses = trainer.fabric.all_reduce(torch.cat([torch.stack(done.losses) for done in waiting]), reduce_op="mean")
     assert isinstance(losses, Tensor)
     values, records = iter(losses.tolist()), []
-    for done, sound in zip(waiting, torch.stack([done.sound for done in waiting]).tolist(), strict=True):
+    flags = torch.stack([torch.stack([done.sound, done.left_out]) for done in waiting]).tolist()
+    for done, (sound, left_out) in zip(waiting, flags, strict=True):
         record: dict[str, Any] = {
-            "event": "skipped" if done.skipped else "step",
+            "event": "skipped" if left_out else "step",
             "step": done.step,
             "epoch": done.step // trainer.per_epoch + 1,
             "lr": trainer.learning_rate(done.step),
             "widths": done.widths,
             "losses": [next(values) for _ in done.losses],
         }
-        if done.skipped:
+        if left_out:
             del record["losses"]  # JSON has only numbers that are finite
         elif not (sound and all(map(math.isfinite, record["losses"]))):
             raise UserError(not_finite(done.step, record["losses"], config, run))
@@ -196,14 +192,17 @@ def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[Done]) ->
 
 
 def report_damaged(config: RunConfig, trainer: Trainer, run: Run) -> None:
-    """Name the damaged images that any process met in the run's folder; too many are an error."""
-    found: list[list[str]] = [trainer.images.damaged]
+    """Name the damaged images that any process met in the run's folder; too many are an error, for all alike."""
+    found = [(trainer.images.damaged, trainer.trouble)]
     if trainer.peers.count > 1:
-        found = [[] for _ in range(trainer.peers.count)]
-        torch.distributed.all_gather_object(found, trainer.images.damaged)
-    names = list(dict.fromkeys(name for part in found for name in part))
+        found *= trainer.peers.count
+        torch.distributed.all_gather_object(found, (trainer.images.damaged, trainer.trouble))
+    names = list(dict.fromkeys(name for damaged, _ in found for name in damaged))
     if trainer.fabric.is_global_zero:
         names = note_damaged(run.damaged, names)
+    for _, trouble in found:
+        if trouble:
+            raise UserError(trouble)
     check_damaged(trainer.images.name, trainer.fabric.broadcast(names), config.machine.max_bad_images)
 
 
@@ -234,87 +233,17 @@ def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: 
     return collapsed
 
 
-def finish(trainer: Trainer, run: Run, display: Display) -> None:
-    """Calibrate every width and save the model."""
-    recipe, net = trainer.recipe, trainer.learner.net
-    sample = trainer.images.sample(recipe.calibration, seeded(recipe.seed))
-    images = trainer.preprocessing.apply(sample.images)
-    if not net.calibrated(1.0):
-        what = f"collecting batch-norm statistics for all {len(net.widths)} distinct widths"
-        display.say(what)
-        with Counting(display.console, what, len(images) * len(net.widths)) as counting:
-            calibrate(net, images, progress=counting.more)
-    features = embed_views(net.at(1.0), images)
-    if not finite(net, features):
-        raise UserError(diverged(trainer.step, recipe, run))
-    net.metadata = {
-        "preprocessing": trainer.preprocessing.to_plain(),
-        "training": {"steps": trainer.steps, "images": len(trainer.images), "seed": recipe.seed},
-    }
-    net.save(run.model, overwrite=True)
-    if isinstance(trainer.learner.projector, nn.Sequential):
-        save_projector(run.folder, trainer.learner.projector, features)
-    display.say(f"the model is in {run.model}")
-
-
-def finite(net: Slimmable, features: Tensor) -> bool:
-    """Whether a network can be of any use: its weights, its statistics and the features that it gives are numbers."""
-    statistics = [tensor for _, kept in net.statistics.values() for tensor in kept.values()]
-    return all(bool(tensor.isfinite().all()) for tensor in (features, *net.weights().values(), *statistics))
-
-
-@torch.no_grad()
-def embed_views(network: nn.Module, images: Tensor) -> Tensor:
-    return torch.cat([network(part) for part in images.split(250)])
-
-
-def check_teacher(recipe: Recipe) -> None:
-    """A pretrained teacher is named where there is a use for it, and only there."""
+def check_settings(config: RunConfig) -> None:
+    """What can be told before anything is read: a teacher where there is a use for it, a batch for all devices."""
+    recipe = config.recipe
     base_loss = recipe.objective.base_loss
     if recipe.objective.frozen_teacher and recipe.teacher is None:
         raise UserError(f"base_loss={base_loss!r} imitates a pretrained network: say which, --teacher RUN")
     if recipe.teacher is not None and not recipe.objective.frozen_teacher:
         raise UserError(f"base_loss={base_loss!r} has no use for --teacher {recipe.teacher}: leave it out, or use seed")
-
-
-def make_fabric(config: RunConfig) -> Fabric:
-    """Fabric on the devices of one machine, or in the processes that torchrun has started on one or several."""
-    machine = config.machine
-    devices, nodes = machine.devices, 1
-    if TorchElasticEnvironment.detect():
-        devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        nodes = int(os.environ["WORLD_SIZE"]) // devices
-    if config.recipe.batch_size // (devices * nodes) < 2:
-        raise UserError(f"a batch of {config.recipe.batch_size} is too small for {devices * nodes} devices")
-    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")  # slower, not wrong
-    warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")  # its successor is too new
-    # The distillation head gets no gradient while the full network trains alone. The queue is the same everywhere.
-    several: Strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
-    if machine.fsdp:
-        several = sharded(devices * nodes)
-    try:
-        return Fabric(
-            accelerator=machine.accelerator,
-            devices=devices,
-            num_nodes=nodes,
-            precision=machine.precision,
-            strategy=several if devices * nodes > 1 else "auto",
-        )
-    except (ValueError, RuntimeError) as error:  # Fabric's own messages name what this machine lacks
-        raise UserError(f"cannot run on {devices} x {machine.accelerator}: {error}") from None
-
-
-def is_first(fabric: Fabric) -> bool:
-    """Whether this is the process that writes; unlike `is_global_zero` it is right before the launch."""
-    environment = getattr(fabric.strategy, "cluster_environment", None)
-    return environment is None or environment.local_rank() == environment.node_rank() == 0
-
-
-def all_agree_to_stop(fabric: Fabric, asked: bool, fetching: bool) -> bool:
-    """Whether any process was asked to; several can only stop together, and ask each other when they wait anyway."""
-    if fabric.world_size == 1:
-        return asked
-    return fetching and bool(fabric.all_reduce(torch.tensor(float(asked), device=fabric.device), reduce_op="sum"))
+    count = math.prod(processes(config.machine.devices))
+    if recipe.batch_size // count < 2:
+        raise UserError(f"a batch of {recipe.batch_size} is too small for {count} devices")
 
 
 def step_cost(widths: list[float]) -> float:

@@ -45,6 +45,9 @@ class Machine:
 
     max_bad_images: int = 100
     """Stop when more images than this cannot be read."""
+    calibrated_widths: tuple[float, ...] | None = None
+    """Widths whose batch-norm statistics are collected at the end, beside the full network's (default: all). The others
+    are when `us3l evaluate` first needs them."""
     stream: bool = False
     """Read the images while training, as is always done when they do not fit into memory."""
 
@@ -55,6 +58,9 @@ class Machine:
         for name in ("skip_bad_steps", "max_bad_images"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)} must not be negative")
+        for width in self.calibrated_widths or ():
+            if not 0 < width <= 1:
+                raise UserError(f"calibrated_widths: {width:g} is not a width, above 0 and at most 1")
         if self.fsdp and self.precision == "16-mixed":
             raise UserError("fsdp has no scaled gradients: set precision to bf16-mixed or 32-true, or leave out fsdp")
         if self.compile and self.sync_bn:
@@ -128,6 +134,13 @@ class Run:
         self.refuse_if_used()
         write_config(self.config_file, config)
         self.checkpoints.mkdir(exist_ok=True)
+
+    def abandon(self) -> None:
+        """Remove what `start` and the first step have written; `held` then removes the folder."""
+        for path in (self.config_file, self.log, self.damaged):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.checkpoints.rmdir()
 
     def refuse_if_used(self) -> None:
         if self.folder.exists() and (not self.folder.is_dir() or any(map(counts, self.folder.iterdir()))):

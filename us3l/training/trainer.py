@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,11 +16,12 @@ from torch.nn.utils import get_total_norm
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, ImageSet
 from us3l.data.stream import Batch
+from us3l.distributed.norms import SyncedBatchNorm
+from us3l.distributed.peers import Peers
+from us3l.distributed.sharding import load_module, load_optimiser, local, whole
 from us3l.errors import UserError
 from us3l.families import create
 from us3l.objective.learner import Learner, Targets
-from us3l.distributed.norms import SyncedBatchNorm
-from us3l.distributed.peers import Peers
 from us3l.objective.regularise import GroupDecay
 from us3l.objective.sampling import sample_widths
 from us3l.seeds import seeded
@@ -28,15 +29,29 @@ from us3l.slimmable import Slimmable
 from us3l.training.images import Resident, Streamed, channels_last
 from us3l.training.recipes import Optimiser, Recipe
 from us3l.training.run import Machine
-from us3l.distributed.sharding import load_module, load_optimiser, whole
 from us3l.training.teacher import load_teacher
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step found. Tensors stay on the device: whoever looks at them waits for it."""
+
+    step: int
+    widths: list[float]
+    """Of the networks that ran, the base first."""
+    losses: list[Tensor]
+    """Theirs."""
+    sound: Tensor
+    """Whether all gradients were finite."""
+    left_out: Tensor
+    """Whether the step changed nothing, because they were not (see `Machine.skip_bad_steps`)."""
 
 
 class Trainer:
     """One step of training at a time; all randomness comes from the seed and the step, so a state is small."""
 
-    sound: Tensor
-    """Whether the last step's gradients were finite; it stays on the device."""
+    trouble: str | None = None
+    """Why this process cannot go on. One of several goes through the motions until all of them have heard of it."""
 
     def __init__(
         self, recipe: Recipe, images: ImageSet | ImageFiles, fabric: Fabric, machine: Machine | None = None
@@ -55,14 +70,15 @@ class Trainer:
         self.per_epoch = len(self.images) // (self.batch * fabric.world_size)
         planned = recipe.epochs * self.per_epoch
         self.steps = min(planned, recipe.max_steps or planned)
-        self.step, self.epoch, self.skipped = 0, -1, 0
+        self.step, self.epoch = 0, -1
+        self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
         net = new_network(recipe)
         self.learner = new_learner(recipe, net, self.images, self.peers).to(memory_format=torch.channels_last)
         for network in (net.full, self.learner.teacher) if self.machine.compile else ():
             if network is not None:
                 network.compile()
         self.model = fabric.setup_module(self.learner)
-        optimiser = new_optimiser(recipe.optimiser, self.learner)  # of the shares, if there are any
+        optimiser = new_optimiser(recipe.optimiser, self.learner, fabric.device)  # of the shares, if there are any
         self.optimiser: Any = fabric.setup_optimizers(optimiser)
         objective, weight_decay = recipe.objective, recipe.optimiser.weight_decay
         self.decay = GroupDecay(self.learner, net, weight_decay, objective.groups, objective.alpha)
@@ -103,41 +119,68 @@ class Trainer:
             self.epoch, self.epoch_batches = epoch, self.batches(epoch)
         generator = seeded(self.recipe.seed, self.step, 1)
         part = self.peers.rank, self.peers.count
-        batch = self.images.batch(self.epoch_batches, number, epoch, generator, part)
+        try:
+            batch = (
+                self.stand_in()
+                if self.trouble
+                else self.images.batch(self.epoch_batches, number, epoch, generator, part)
+            )
+        except UserError as error:
+            if self.peers.count == 1:
+                raise
+            batch, self.trouble = self.stand_in(), str(error)
         if self.peers.count > 1 and len(batch) < self.batch:  # but processes can only gather as many rows from each
             batch = filled(batch, self.batch)
         if not self.recipe.objective.supervised or batch.labels is None:
             return replace(batch, labels=None)
         return replace(batch, labels=batch.labels.to(self.fabric.device))
 
-    def train_step(self) -> list[Tensor]:
-        """Losses of the networks that ran, the base first; they stay on the device."""
+    def stand_in(self) -> Batch:
+        """A batch in the place of one that cannot be had."""
+        size = self.recipe.views.size
+        views = tuple(
+            channels_last(torch.zeros(self.batch, 3, size, size, device=self.fabric.device))
+            for _ in range(self.recipe.objective.views)
+        )
+        nothing = torch.zeros(self.batch, dtype=torch.long)
+        return Batch(views, nothing, nothing if self.recipe.objective.supervised else None)
+
+    def train_step(self) -> StepResult:
+        """Algorithm 1 on one batch: all widths, one after another, and the optimiser's step, or one for each width."""
+        step, widths = self.step, self.widths(self.step)
         batch = self.take_batch()
         for group in self.optimiser.param_groups:
-            group["lr"] = self.learning_rate(self.step)
-        widths = self.widths(self.step)
-        updates = [[width] for width in widths] if self.recipe.objective.update == "per-width" else [widths]
+            group["lr"] = self.learning_rate(step)
+        self.learner.update_teacher(step / self.steps)
 
-        self.learner.update_teacher(self.step / self.steps)
         shares = split(batch, min(self.machine.accumulate, len(batch)))
         targets: Sequence[Targets | None] = [None] * len(shares)
         losses: list[Tensor] = []
-        self.sound = torch.tensor(True, device=self.fabric.device)
-        for networks in updates:
+        sound = torch.ones((), dtype=torch.bool, device=self.fabric.device)
+        for networks in [[width] for width in widths] if self.recipe.objective.update == "per-width" else [widths]:
             self.optimiser.zero_grad()
             for number, width in enumerate(networks, start=1):
                 loss, found = self.backward(shares, width, targets, last=number == len(networks))
                 losses.append(loss)
                 targets = found
-            self.sound = self.sound & self.finite_gradients()
-            if self.skipped < self.machine.skip_bad_steps and not self.sound:
-                self.skipped += 1
-                break
-            self.optimiser.step()
-        else:
-            self.learner.remember(*found)
+            sound = sound & self.finite_gradients()
+            left_out = self.update(sound)
+        self.learner.remember(*found, unless=left_out)
+        self.skipped += left_out
         self.step += 1
-        return losses
+        return StepResult(step, widths, losses, sound, left_out)
+
+    def update(self, sound: Tensor) -> Tensor:
+        """Make the optimiser's step, and take it back if it is to be left out; whether it was.
+
+        Decided on the device, so that nothing waits for it; which takes a copy of the weights.
+        """
+        left_out = ~sound & (self.skipped < self.machine.skip_bad_steps)
+        before = copies(self.optimiser) if self.machine.skip_bad_steps else None
+        self.optimiser.step()
+        if before is not None:
+            take_back(self.optimiser, before, left_out)
+        return left_out
 
     def backward(
         self, shares: list[Batch], width: float, targets: Sequence[Targets | None], last: bool
@@ -163,7 +206,7 @@ class Trainer:
     def finite_gradients(self) -> Tensor:
         """The same on every process, since they have exchanged their gradients."""
         if getattr(self.fabric.strategy.precision, "scaler", None):  # which skips steps on its own: 16-mixed
-            return torch.tensor(True, device=self.fabric.device)
+            return torch.ones((), dtype=torch.bool, device=self.fabric.device)
         gradients = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
         return whole(get_total_norm(gradients)).isfinite()
 
@@ -171,7 +214,7 @@ class Trainer:
         """All that a resumed run needs; all processes must ask together."""
         return {
             "step": self.step,
-            "skipped": self.skipped,
+            "skipped": int(self.skipped),
             "batch": self.batch * self.peers.count,
             "data": self.images.fingerprint(),
             "learner": whole(self.learner.state_dict()),
@@ -196,7 +239,8 @@ class Trainer:
             load_optimiser(self.optimiser, state["optimiser"])
             if state.get("precision"):
                 self.fabric.strategy.precision.load_state_dict(state["precision"])
-            self.step, self.skipped = state["step"], state.get("skipped", 0)
+            self.step = state["step"]
+            self.skipped.fill_(state.get("skipped", 0))
         except (KeyError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"the checkpoint does not fit the run's config.yaml: {str(error).splitlines()[0]}"
@@ -255,13 +299,15 @@ def new_learner(recipe: Recipe, net: Slimmable, images: Resident | Streamed, pee
     return Learner(net, objective, recipe.views.size, classes, frozen, peers)
 
 
-def new_optimiser(settings: Optimiser, module: nn.Module) -> torch.optim.Optimizer:
+def new_optimiser(settings: Optimiser, module: nn.Module, device: torch.device) -> torch.optim.Optimizer:
     """Without weight decay, which `GroupDecay` does."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if settings.algorithm == "sgd":
         return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum)
     if settings.algorithm == "adamw":
-        return torch.optim.AdamW(parameters, lr=settings.lr, betas=(settings.momentum, 0.999), weight_decay=0.0)
+        on_device = device.type == "cuda"  # where its count of steps lies, too
+        betas = (settings.momentum, 0.999)
+        return torch.optim.AdamW(parameters, lr=settings.lr, betas=betas, weight_decay=0.0, capturable=on_device)
     try:
         from timm.optim import Lars
     except ImportError:
@@ -271,3 +317,26 @@ def new_optimiser(settings: Optimiser, module: nn.Module) -> torch.optim.Optimiz
         {"params": [p for p in parameters if p.ndim <= 1]},  # norms and biases are left alone, as is usual
     ]
     return Lars(groups, lr=settings.lr, momentum=settings.momentum)
+
+
+def tensors_of(optimiser: torch.optim.Optimizer) -> dict[tuple[Tensor, str], Tensor]:
+    """All that an optimiser's step changes: the parameters, and its own state of each; this process's shares."""
+    found: dict[tuple[Tensor, str], Tensor] = {}
+    for parameter in (parameter for group in optimiser.param_groups for parameter in group["params"]):
+        own = {name: value for name, value in optimiser.state.get(parameter, {}).items() if isinstance(value, Tensor)}
+        found |= {(parameter, name): local(value.detach()) for name, value in {"": parameter, **own}.items()}
+    return found
+
+
+def copies(optimiser: torch.optim.Optimizer) -> dict[tuple[Tensor, str], Tensor]:
+    return {key: tensor.clone() for key, tensor in tensors_of(optimiser).items()}
+
+
+@torch.no_grad()
+def take_back(optimiser: torch.optim.Optimizer, before: dict[tuple[Tensor, str], Tensor], condition: Tensor) -> None:
+    """Bring back what `copies` kept, where the condition (on the device) holds.
+
+    What an optimiser did not have before its first step becomes zeros, from which it goes on in the same way.
+    """
+    for key, tensor in tensors_of(optimiser).items():
+        tensor.copy_(torch.where(condition, before.get(key, torch.zeros_like(tensor)), tensor))

@@ -17,6 +17,10 @@ from us3l.training.run import Run, RunConfig
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+class Interrupted(Exception):
+    """The run was asked to stop, and is saved."""
+
+
 @contextmanager
 def explained(config: RunConfig, run: Run) -> Iterator[None]:
     """Turn what the system refuses to a run into an error that says what to do."""
@@ -49,10 +53,12 @@ def out_of_memory(error: Exception) -> bool:
 def short_of_memory(config: RunConfig, run: Run) -> str:
     recipe, machine = config.recipe, config.machine
     lower = "" if machine.precision != "32-true" else ", --precision bf16-mixed"
+    again = "Go on with --resume and" if run.started else "Start it again with"
+    stream = "" if machine.stream else ", or with --stream, so that the images do not lie on the device"
     return (
         f"out of memory with batches of {recipe.batch_size} images of {recipe.views.size} pixels; {last_good(run)}. "
-        f"Go on with --resume and --accumulate {2 * machine.accumulate}{lower}, or start anew with a lower "
-        f"--batch-size, --size, --base or --hidden"
+        f"{again} --accumulate {2 * machine.accumulate}{lower}, or start anew with a lower --batch-size, --size, "
+        f"--base or --hidden{stream}"
     )
 
 

@@ -1,0 +1,64 @@
+"""What several processes do together, with a store as torch has it and threads in the place of processes."""
+
+import itertools
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from torch.distributed import HashStore
+
+from us3l.distributed import launching
+from us3l.distributed.launching import first_alone, processes
+from us3l.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def one_store(monkeypatch):
+    store = HashStore()
+    monkeypatch.setattr(launching.distributed_c10d, "_get_default_store", lambda: store)
+    monkeypatch.setattr(launching, "_turns", itertools.repeat(0))
+    monkeypatch.setattr(launching, "POLL", 0.01)
+
+
+def waits(seconds: list[float], errors: list[Exception]) -> threading.Thread:
+    def wait():
+        try:
+            with first_alone(SimpleNamespace(world_size=2, is_global_zero=False)) as alone:
+                assert not alone
+                started = time.perf_counter()
+        except UserError as error:
+            errors.append(error)
+        seconds.append(time.perf_counter() - started)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_the_others_wait_for_the_first():
+    seconds, errors = [], []
+    other = waits(seconds, errors)
+    with first_alone(SimpleNamespace(world_size=2, is_global_zero=True)) as alone:
+        assert alone
+        time.sleep(0.3)
+        assert not seconds
+    other.join(5)
+    assert seconds[0] > 0.2
+    assert not errors
+
+
+def test_the_others_hear_of_a_failure():
+    seconds, errors = [], []
+    other = waits(seconds, errors)
+    with pytest.raises(RuntimeError), first_alone(SimpleNamespace(world_size=2, is_global_zero=True)):
+        raise RuntimeError
+    other.join(5)
+    assert "the first process of the run has ended" in str(errors[0])
+
+
+def test_torchrun_decides_how_many_there_are(monkeypatch):
+    assert processes(3) == (3, 1)
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    assert processes(3) == (4, 2)
