@@ -66,7 +66,7 @@ def test_the_stem_goes_by_the_size_of_the_images():
     mini = named("mini")
     large = replace(mini, views=replace(mini.views, size=96))
     assert (mini.settled().network.stem, large.settled().network.stem) == ("cifar", "imagenet")
-    assert new_network(large).family.stem == "imagenet"
+    assert getattr(new_network(large).family, "stem", None) == "imagenet"
     asked = replace(large, network=replace(large.network, stem="cifar"))
     assert asked.settled() == asked
-    assert new_network(asked).family.stem == "cifar"
+    assert getattr(new_network(asked).family, "stem", None) == "cifar"

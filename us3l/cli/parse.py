@@ -40,9 +40,15 @@ def parse(kind: type[T], command: str, arguments: list[str], default: T | None =
     """
     settings = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     given, about = plain(arguments, flags(kind)), described(kind.__doc__ or "")
-    known = {} if default is None else {"default": default}
     with our_errors():
-        return tyro.cli(kind, prog=f"us3l {command}", description=about, args=given, config=settings, **known)
+        return tyro.cli(
+            kind,
+            prog=f"us3l {command}",
+            description=about,
+            args=given,
+            default=tyro.MISSING_NONPROP if default is None else default,
+            config=settings,
+        )
 
 
 @contextmanager
