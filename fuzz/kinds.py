@@ -27,13 +27,14 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.bundle import Bundle, Entry, checksum, read_bundle, write_bundle
 from us3l.deploy.profile import read_device_profile, read_profile
-from us3l.evaluation.linear import Probe
-from us3l.evaluation.probes import load_probes, save_probes
-from us3l.evaluation.results import WidthResult, from_json, to_json
-from us3l.files import read_json, write_json
-from us3l.training.checkpoint import load_checkpoint, save_checkpoint
+from us3l.files import write_json
+from us3l.run import Run
+from us3l.run.checkpoints import load_checkpoint, save_checkpoint
+from us3l.run.evaluations import EvaluationRecord, Score, WidthResult, read_evaluations, write_evaluation
+from us3l.run.probes import Probes, load_probes, write_probes
+from us3l.run.records import Gauges, Skipped, Start, Step, append_records, append_start, read_history, read_records
 from us3l.training.recipes import MINI, Network
-from us3l.training.run import Run, RunConfig
+from us3l.training.run import RunConfig, config_of
 from us3l.training.trainer import Trainer
 
 
@@ -90,12 +91,21 @@ def make_config(folder: Path) -> None:
 
 def make_results(folder: Path) -> None:
     found = [WidthResult(width, 1000, 2000, knn=50.0, linear=60.0) for width in (1.0, 0.5)]
-    write_json(folder / "digits.json", {"widths": to_json(found)})
+    score = Score(50.0, 90.0, 40.0, 60.0, (50.0, None))
+    record = EvaluationRecord("digits", found, "digits", classes=["a", "b"], scores={1.0: {"knn": score}})
+    write_evaluation(Run(folder), record)
+
+
+def make_records(folder: Path) -> None:
+    run = Run(folder)
+    append_start(run, Start("2026-01-01 10:00:00", 0, 2, 100, 8, 1, "cpu", "1", "2"))
+    append_records(run, [Step(0, 1, 0.1, [1.0, 0.5], [2.0, -1.0]), Skipped(1, 1, 0.1, [1.0])])
+    append_records(run, [Gauges(1, 1, {"0.25": {"spread": 0.5, "knn": 50.0}})])
 
 
 def make_probes(folder: Path) -> None:
-    probes = {width: Probe(torch.randn(3, 4), torch.zeros(3)) for width in (1.0, 0.5)}
-    save_probes(folder / "digits.safetensors", probes, ["a", "b", "c"], "digits")
+    linear = {width: (torch.randn(3, 4), torch.zeros(3)) for width in (1.0, 0.5)}
+    write_probes(folder / "digits.safetensors", Probes(linear, ["a", "b", "c"], "digits"))
 
 
 def make_bundle(folder: Path) -> None:
@@ -208,8 +218,9 @@ KINDS = {
     "model": Kind(make_model, read_model, "[mw]*"),
     "statistics": Kind(make_model, read_model, "statistics.safetensors"),
     "checkpoint": Kind(CHECKPOINTS.make, CHECKPOINTS.read, "*.pt"),
-    "config": Kind(make_config, lambda folder: Run(folder / "run").config(), "run/config.yaml"),
-    "results": Kind(make_results, lambda folder: from_json(read_json(folder / "digits.json").get("widths")), "*"),
+    "config": Kind(make_config, lambda folder: config_of(Run(folder / "run")), "run/config.yaml"),
+    "results": Kind(make_results, lambda folder: read_evaluations(Run(folder)), "eval/*"),
+    "records": Kind(make_records, lambda folder: (read_records(Run(folder)), read_history(Run(folder))), "*.jsonl"),
     "probes": Kind(make_probes, lambda folder: load_probes(folder / "digits.safetensors"), "*"),
     "bundle": Kind(make_bundle, read_bundle, "*"),
     "profile": Kind(make_profile, read_profiles, "*"),

@@ -20,9 +20,9 @@ import torch
 
 from reliability.children import end_of, running, start
 from us3l.cli.main import main as us3l
+from us3l.run import Run
+from us3l.run.checkpoints import load_checkpoint
 from us3l.training import loop  # noqa: F401  so that children need not import it
-from us3l.training.checkpoint import load_checkpoint
-from us3l.training.run import Run
 
 SETTINGS = "--accelerator cpu --base 8 --size 8 --batch-size 16 --images 64 --epochs 8 --hidden 256 --dim 64".split()
 SAME = ("config.yaml", "metrics.jsonl", "projector.safetensors", "model/model.json", "model/weights.safetensors")

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from reliability.kills import SETTINGS, differences
-from us3l.training.run import Run
+from us3l.run import Run
 
 
 def main() -> int:

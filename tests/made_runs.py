@@ -7,10 +7,10 @@ import torch
 
 import us3l
 from us3l.deploy.profile import Latency, Profile, all_costs, write_profile
-from us3l.evaluation.results import WidthResult, to_json
-from us3l.files import write_json
+from us3l.run import Run
+from us3l.run.evaluations import EvaluationRecord, Score, WidthResult, settle, write_evaluation
 from us3l.training.recipes import Network, named
-from us3l.training.run import Run, RunConfig
+from us3l.training.run import RunConfig
 
 WIDTHS = {1.0: 90.0, 0.5: 80.0, 0.25: 60.0}
 """Evaluated, and with which accuracy."""
@@ -37,15 +37,9 @@ def make_run(folder, data="digits", classes=None, evaluated=True, profiled=True,
             for width, top1 in WIDTHS.items()
             if not individual or width == 1
         ]
-        score = {"low": 80.0, "high": 84.0, "per_class": [82.0] * len(classes or [])}
-        evaluation = {
-            "train_images": 1000,
-            "test_images": 350,
-            "widths": to_json(results),
-            "classes": classes,
-            "scores": {"1": {"linear": score}},
-        }
-        write_json(run.folder / "eval" / "digits.json", evaluation)
+        score = Score(82.0, None, 80.0, 84.0, (82.0,) * len(classes or []))
+        record = EvaluationRecord("digits", results, train_images=1000, test_images=350, classes=classes)
+        write_evaluation(run, settle(run, replace(record, scores={1.0: {"linear": score}})))
     if profiled:
         timed = [
             Latency(width, "onnx", batch, batch * width, 2 * batch * width) for width in (1.0, 0.5) for batch in (1, 8)

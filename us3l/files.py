@@ -1,26 +1,38 @@
-"""Writing files so that a reader never sees half of one."""
+"""Reading and writing files: a reader never sees half of one, never waits for a pipe, and writing follows no link."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import io
 import json
 import os
+import re
 import socket
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 from us3l.errors import UserError
 
 LARGEST_TEXT = 2**26  # bytes of a file of settings or results
+LONGEST_LINE = 2**20
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; on success it is flushed to the disk and takes the place of `path`."""
+    """A temporary path to write to; on success it is flushed to the disk and takes the place of `path`.
+
+    Neither path is followed if it is a link.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{os.getpid()}.tmp.{path.name}")
+    temporary.unlink(missing_ok=True)
     try:
         yield temporary
         os.chmod(temporary, 0o666 & ~current_umask())  # some libraries write files that only their owner may read
@@ -44,19 +56,56 @@ def locked(folder: Path) -> Iterator[None]:
     import fcntl
 
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a+", encoding="utf-8") as file:
+    with open_own(folder / ".lock", os.O_RDWR) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            raise Taken(
-                f"{folder} is in use by {file.read().strip() or 'another process'}: wait for it to end"
-            ) from None
+            holder = one_line(file.read(200).decode(errors="replace").strip())
+            raise Taken(f"{folder} is in use by {holder or 'another process'}: wait for it to end") from None
         os.register_at_fork(after_in_child=file.close)  # else reading workers would hold it after our end
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         file.flush()
         yield
+
+
+def open_own(path: Path, flags: int) -> BinaryIO:
+    """Open for writing, and make if need be, a regular file of a folder's own: never one that a link leads to."""
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path} is a link, which is not written to: put the file itself there") from None
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe that nobody reads
+            raise UserError(f"cannot write {path}: it is not a regular file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"cannot write {path}: it is not a regular file")
+    return os.fdopen(descriptor, "r+b" if flags & os.O_RDWR else "ab")
+
+
+def append_lines(path: Path, lines: list[str]) -> None:
+    """Add lines to a file, each as one line, whatever characters are in it."""
+    with open_own(path, os.O_WRONLY | os.O_APPEND) as file:
+        text = "".join(f"{one_line(line)}\n" for line in lines)
+        file.write(text.encode(errors="backslashreplace"))
+
+
+def one_line(text: str) -> str:
+    """Text with its line breaks and other control characters spelt out.
+
+    >>> one_line("a\\nb")
+    'a\\\\x0ab'
+    """
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def check_inside(folder: Path, path: Path) -> Path:
+    """The path, unless links lead it out of the folder."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{path} leads out of {folder}: put the folder itself there, not a link")
+    return path
 
 
 def current_umask() -> int:
@@ -74,18 +123,55 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def check_regular(path: Path) -> Path:
+    """The path, if it is a regular file: reading from a pipe or a device might never end."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UserError(f"cannot read {path}: it is not a regular file")
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    return path
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading; anything else is a `UserError`."""
+    try:
+        return open(check_regular(path), "rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+
+
 def read_bytes(path: Path, limit: int = LARGEST_TEXT) -> bytes:
     """All of a file that is expected to be small; another one, or what is no file at all, is a `UserError`."""
     try:
-        if path.exists() and not path.is_file():  # reading from a pipe or a device might never end
-            raise UserError(f"cannot read {path}: it is no file")
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)  # reading takes the memory asked for
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     if len(content) > limit:
         raise UserError(f"cannot read {path}: it is larger than {limit / 2**20:g} MiB")
     return content
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text of any length, with their ends; what is not UTF-8 is replaced by a mark."""
+    with open_regular(path) as file:
+        while line := file.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                raise UserError(f"cannot read {path}: it has a line longer than {LONGEST_LINE / 2**20:g} MiB")
+            yield line.decode(errors="replace")
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file, computed once for as long as the file stays as it is."""
+    found = check_regular(path).stat()
+    return _checksum(path.resolve(), found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+@lru_cache(maxsize=1024)
+def _checksum(path: Path, *_: int) -> str:
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(text: str | bytes) -> Any:

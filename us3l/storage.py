@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +18,7 @@ from torch import Tensor
 
 from us3l.errors import UserError
 from us3l.families import BACKBONES, Individual, create
-from us3l.files import read_json, replacing, write_json
+from us3l.files import check_regular, read_json, replacing, write_json
 from us3l.slimmable import Family, Slimmable, Statistics, batch_norms, tensors_of
 from us3l.width import Width
 
@@ -122,14 +125,22 @@ def build(folder: Path, description: dict[str, Any], family: Family | None) -> S
     return net
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file; what the system refuses is an `OSError`, as everywhere."""
     with replacing(path) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+        try:
+            save_file(
+                {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, metadata
+            )
+        except safetensors.SafetensorError as error:
+            code = re.search(r"os error (\d+)", str(error))
+            number = int(code[1]) if code else errno.EIO
+            raise OSError(number, os.strerror(number) if code else str(error), str(path)) from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
-        tensors = load_file(path)
+        tensors = load_file(check_regular(path))
         if odd := [name for name, tensor in tensors.items() if not tensor.is_floating_point()]:
             raise ValueError(f"{odd[0]} does not hold numbers with fractions")
     except (OSError, safetensors.SafetensorError, ValueError, KeyError, AttributeError, RuntimeError) as error:
@@ -142,15 +153,29 @@ def read_torch(file: Path | BinaryIO) -> Any:
 
     A file cannot become more memory than its own size: nothing in it may be compressed.
     """
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(check_regular(file) if isinstance(file, Path) else file) as archive:
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise ValueError("it is compressed, which torch.save never does")
     if not isinstance(file, Path):
         file.seek(0)
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        return whole(torch.load(file, map_location="cpu", weights_only=True))
     except pickle.UnpicklingError:  # whose message advises to run the code
         raise ValueError("it is damaged, or holds more than tensors and plain values") from None
+
+
+def whole(value: Any) -> Any:
+    """The value, unless a tensor in it repeats what it holds: a small file could ask for any amount of memory."""
+    if isinstance(value, Tensor):
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise ValueError(f"a tensor of shape {tuple(value.shape)} has fewer values than that")
+    elif isinstance(value, dict):
+        for item in value.values():
+            whole(item)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            whole(item)
+    return value
 
 
 def read_statistics(path: Path) -> dict[Width, Statistics]:

@@ -12,8 +12,8 @@ import us3l
 from us3l.cli.evaluate import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
-from us3l.evaluation.probes import load_probes
-from us3l.evaluation.results import from_json
+from us3l.run.evaluations import from_json
+from us3l.run.probes import load_probes
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,12 @@ def test_results_as_table_json_pictures_and_probes(run, capsys):
     judged = found["scores"]["0.5"]["linear"]
     assert judged["low"] <= judged["top1"] == results[1].linear <= judged["high"]
     assert len(judged["per_class"]) == len(found["classes"]) == 10
-    probes, classes, data = load_probes(run / "eval" / "digits.probes.safetensors")
-    assert (list(probes), classes, data) == ([1.0, 0.5], [str(digit) for digit in range(10)], "digits")
+    probes = load_probes(run / "eval" / "digits.probes.safetensors")
+    assert (list(probes.linear), probes.classes, probes.data) == (
+        [1.0, 0.5],
+        [str(digit) for digit in range(10)],
+        "digits",
+    )
     assert Image.open(run / "eval" / "digits-costs.png").size[0] > 1000
 
 

@@ -13,7 +13,7 @@ from us3l.deploy.bundle import read_bundle
 from us3l.deploy.evaluated import find_accuracy, find_head
 from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import linear_probe
-from us3l.evaluation.probes import save_probes
+from us3l.run.probes import Probes, write_probes
 
 SIZE = 8
 
@@ -37,7 +37,8 @@ def run(tmp_path, digits):
     (folder / "eval" / "digits.json").write_text(json.dumps({"data": "digits", "widths": rows}))
     with torch.no_grad():
         probe = linear_probe(net.at(0.5)(digits.train), digits.train_labels)
-    save_probes(folder / "eval" / "digits.probes.safetensors", {0.5: probe}, digits.classes, "digits")
+    linear = {0.5: (probe.weight, probe.bias)}
+    write_probes(folder / "eval" / "digits.probes.safetensors", Probes(linear, digits.classes, "digits"))
     return folder
 
 

@@ -1,6 +1,7 @@
 """`us3l pick` as a user calls it."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def evaluated(run, tmp_path_factory):
 def profiled(run, evaluated, tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiled")
     for name in ("model", "eval"):
-        (folder / name).symlink_to(evaluated / name)
+        shutil.copytree(evaluated / name, folder / name)
     write_profile(folder / "profile", Profile(8, all_costs(us3l.load(run), 8), TIMES), None)
     return folder
 

@@ -5,10 +5,9 @@ import pytest
 
 from tests.made_runs import make_run
 from us3l.cli.data import load_model
-from us3l.errors import UserError
 from us3l.objective.methods import METHODS
 from us3l.report.facts import compared, evaluations, method_of, run_facts
-from us3l.report.records import read_log, read_metrics, thinned
+from us3l.report.records import thinned
 from us3l.training.recipes import CIFAR, VIT
 
 
@@ -119,18 +118,6 @@ def test_a_network_trained_alone_goes_by_its_own_width(tmp_path):
     assert facts["headlines"][0]["label"] == "Accuracy at 0.5x"
 
 
-def test_damaged_records(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    whole = '{"event": "step", "step": 0, "lr": 0.1, "widths": [1.0], "losses": [2.0]}\n'
-    path.write_text(whole + '{"event": "st')
-    assert len(read_metrics(path)[0]) == 1
-    for bad in ("nonsense\n", "3\n", '{"step": 1}\n', whole.replace("[1.0]", "[1.0, 0.5]")):
-        path.write_text(whole + bad + whole)
-        with pytest.raises(UserError, match=r"metrics\.jsonl, line 2: not a record"):
-            read_metrics(path)
-    assert read_log(tmp_path / "none.log") is None
-
-
 def test_methods_are_recognised():
     for recipe in (CIFAR, VIT):
         for name in METHODS:
@@ -143,11 +130,11 @@ def test_runs_beside_each_other(run, tmp_path):
     other = make_run(tmp_path / "other", individual=0.5, profiled=False)
     path = other.folder / "eval" / "digits.json"
     path.write_text(path.read_text().replace('"train_images": 1000', '"train_images": 7'))
-    found = compared({"one": evaluations(run.folder), "other": evaluations(other.folder, 0.5)})
+    found = compared({"one": evaluations(run)[0], "other": evaluations(other, 0.5)[0]})
     (chart,) = found
     assert chart["title"] == "Linear probe on digits"
     assert chart["about"] == "Take care: the evaluations differ in train images."
     assert chart["series"][0]["points"] == [[0.25, 60.0], [0.5, 80.0], [1.0, 90.0]]
     assert chart["series"][1]["points"] == [[0.5, 90.0]]
     assert chart["table"]["rows"] == [[1.0, 90.0, None], [0.5, 80.0, 90.0], [0.25, 60.0, None]]
-    assert compared({"one": evaluations(run.folder)}) == []
+    assert compared({"one": evaluations(run)[0]}) == []

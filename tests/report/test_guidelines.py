@@ -6,6 +6,7 @@ import torch
 from us3l.paper.reproduce import SCALES, entries
 from us3l.paper.workspace import Found
 from us3l.report.guidelines import guidelines_figure, rotated, rotation_figure
+from us3l.run.records import Gauges
 
 
 def test_the_rotation_is_that_of_equations_9_and_10(tmp_path):
@@ -34,10 +35,7 @@ def test_the_figure_shows_every_run(tmp_path, monkeypatch):
     found = [Found(entry, (10.0 * entry.width,)) for entry in entries("guidelines", SCALES["mini"])]
     labels = list(dict.fromkeys(one.entry.label for one in found))
     gauges = {"0.25": {"turn": 0.5, "change": 0.7, "spread": 0.9}}
-    events = [
-        {"epoch": 1, "gauges": {"0.25": {"spread": 0.9}}},
-        {"epoch": 2, "gauges": gauges},
-    ]  # the first has no turn
+    events = [Gauges(9, 1, {"0.25": {"spread": 0.9}}), Gauges(19, 2, gauges)]  # the first has no turn
     drawn = []
     monkeypatch.setattr("us3l.report.style.save", lambda figure, _: drawn.append(figure))
     guidelines_figure(dict.fromkeys(labels, events), dict.fromkeys(labels, 1), found, tmp_path / "a.png", "a title")

@@ -5,8 +5,8 @@ import pytest
 from rich.console import Console
 
 from us3l.errors import UserError
-from us3l.evaluation.results import FewLabels, Score, WidthResult, from_json, to_json
 from us3l.report.tables import comparison, few_labels_table, human, results_table, uncertainty
+from us3l.run.evaluations import FewLabels, Score, WidthResult, from_json, to_json
 
 FULL = WidthResult(1.0, 11_173_962, 1_819_066_368, 60.0, 72.25, 32.0, 39.0)
 SLIM = WidthResult(0.921875, 698_372, 34_790_720, 50.0, 61.0, 50.5, 36.0)

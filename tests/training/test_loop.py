@@ -21,11 +21,12 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, find, load
 from us3l.distributed.launching import any_of
 from us3l.errors import UserError
+from us3l.run import Run
+from us3l.run.checkpoints import load_checkpoint
 from us3l.training import finishing, loop
-from us3l.training.checkpoint import load_checkpoint
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import Network, Optimiser, named
-from us3l.training.run import Machine, Run, RunConfig
+from us3l.training.run import Machine, RunConfig, config_of
 from us3l.training.trainer import Trainer
 
 TINY = replace(
@@ -62,7 +63,7 @@ def test_a_run_leaves_all_it_should(finished):
     folder, output = finished
     run = Run(folder)
     assert run.finished
-    assert run.config() == CONFIG
+    assert config_of(run) == CONFIG
     assert {path.name for path in run.checkpoints.iterdir()} == {"last.pt", "previous.pt"}
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     steps = [line for line in lines if line["event"] == "step"]

@@ -17,10 +17,11 @@ from us3l.cli.main import main
 from us3l.data.sources import load
 from us3l.distributed.peers import Peers
 from us3l.errors import UserError
+from us3l.run import Run
+from us3l.run.checkpoints import MARK, TRAILER, load_checkpoint, save_checkpoint
 from us3l.training import loop
-from us3l.training.checkpoint import MARK, TRAILER, load_checkpoint, save_checkpoint
 from us3l.training.recipes import Network, named
-from us3l.training.run import Machine, Run, RunConfig
+from us3l.training.run import Machine, RunConfig, config_of
 from us3l.training.trainer import Trainer
 
 TINY = replace(
@@ -138,7 +139,7 @@ def test_a_resumed_run_may_be_computed_otherwise_but_learns_the_same(tmp_path, a
     with pytest.raises(loop.Interrupted):
         pretrain(tmp_path / "run")
     pretrain(tmp_path / "run", Machine("cpu", accumulate=2, checkpoint_every=2), resume=True)
-    config = Run(tmp_path / "run").config()
+    config = config_of(Run(tmp_path / "run"))
     assert config.machine.accumulate == 2
     assert command.settled(config) == command.settled(CONFIG)
     assert command.settled(config) != command.settled(replace(CONFIG, machine=Machine(stream=True)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -12,7 +12,7 @@ from us3l.cli.parse import parse
 from us3l.errors import UserError
 
 if TYPE_CHECKING:
-    from us3l.evaluation.results import WidthResult
+    from us3l.run.evaluations import EvaluationRecord, WidthResult
 
 Runs = dict[str, "list[WidthResult]"]
 SUFFIXES = (".csv", ".json", ".png", ".svg")
@@ -45,7 +45,8 @@ class Compare:
 def main(arguments: list[str]) -> int:
     command = parse(Compare, "compare", arguments)
     from us3l.console import Console
-    from us3l.report.tables import METRICS, comparison_table
+    from us3l.report.tables import comparison_table
+    from us3l.run.evaluations import METRICS
 
     for path in command.out:
         if path.suffix.lower() not in SUFFIXES:
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
     console = Console()
     data = command.data or common_data(command.runs)
     evaluations = read(command.runs, data)
-    runs = results_of(evaluations)
+    runs = {name: one.widths for name, one in evaluations.items()}
     metric = command.metric or common_metric(runs)
     if not any(getattr(result, metric) is not None for results in runs.values() for result in results):
         raise UserError(f"none of the runs has an accuracy by {METRICS[metric]} on {data}")
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> int:
     console.print(title, highlight=False)
     console.print(comparison_table(runs, metric))
     for what in ("train_images", "test_images", "training"):
-        if len({str(one.get(what)) for one in evaluations.values()}) > 1:
+        if len({str(getattr(one, what)) for one in evaluations.values()}) > 1:
             console.print(f"take care: the runs' evaluations differ in {what}", style="yellow", highlight=False)
     for path in command.out:
         write(path, runs, metric, title)
@@ -88,30 +89,22 @@ def common_data(folders: tuple[Path, ...]) -> str:
     raise UserError(f"the runs have no evaluation in common ({each}): evaluate them on the same data")
 
 
-def read(folders: tuple[Path, ...], data: str) -> dict[str, dict[str, Any]]:
+def read(folders: tuple[Path, ...], data: str) -> dict[str, EvaluationRecord]:
     """The evaluations by the names of their runs, or by their paths where names are the same."""
-    from us3l.files import read_json
+    from us3l.run import Run
+    from us3l.run.evaluations import read_evaluation
 
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("a run is given twice")
-    evaluations: dict[str, dict[str, Any]] = {}
+    evaluations: dict[str, EvaluationRecord] = {}
     for folder in folders:
-        path = folder / "eval" / f"{data}.json"
-        if not path.is_file():
-            raise UserError(f"there is no file {path}: us3l evaluate {folder} --data DATA writes it")
         name = folder.resolve().name
-        evaluations[str(folder) if name in evaluations else name] = read_json(path)
+        evaluations[str(folder) if name in evaluations else name] = read_evaluation(Run(folder), data)
     return evaluations
 
 
-def results_of(evaluations: dict[str, dict[str, Any]]) -> Runs:
-    from us3l.evaluation.results import from_json
-
-    return {name: from_json(one.get("widths")) for name, one in evaluations.items()}
-
-
 def common_metric(runs: Runs) -> str:
-    from us3l.report.tables import METRICS
+    from us3l.run.evaluations import METRICS
 
     for metric in METRICS:
         if all(any(getattr(result, metric) is not None for result in results) for results in runs.values()):
@@ -123,9 +116,9 @@ def write(path: Path, runs: Runs, metric: str, title: str) -> None:
     import csv
     import io
 
-    from us3l.evaluation.results import to_json
     from us3l.files import write_json, write_text
     from us3l.report.tables import comparison
+    from us3l.run.evaluations import to_json
 
     if path.suffix.lower() == ".json":
         write_json(path, {"metric": metric, "runs": {name: to_json(results) for name, results in runs.items()}})

@@ -10,7 +10,6 @@ from rich.console import Console
 from us3l.data.batches import Images
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, ImageSet, Split, decode_all, find, fits_memory, load
-from us3l.errors import UserError
 from us3l.progress import Counting
 from us3l.slimmable import Slimmable
 
@@ -80,10 +79,6 @@ def tell_damaged(console: Console, data: str, names: Sequence[str]) -> None:
 
 def load_model(path: Path) -> Slimmable:
     """The network in a run's folder, or in a model's own."""
-    from us3l.storage import load as load_network
+    from us3l.run import Run
 
-    if not path.exists():
-        raise UserError(f"there is no folder {path}")
-    if (path / "config.yaml").exists() and not (path / "model").exists():
-        raise UserError(f"{path} is not finished: go on with us3l pretrain --out {path} --resume")
-    return load_network(path / "model" if (path / "model").is_dir() else path)
+    return Run(path).network

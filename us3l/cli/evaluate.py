@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from us3l.data.batches import Images
     from us3l.evaluation.evaluate import Evaluation
+    from us3l.evaluation.linear import Probe
+    from us3l.run import Run
+    from us3l.run.evaluations import EvaluationRecord
     from us3l.slimmable import Slimmable
 
 PROBES: dict[ProbeKind, str] = {
@@ -77,6 +81,10 @@ class Evaluate:
     """Weight decay (paper, finetune)."""
     stream: bool = False
     """Decode images anew whenever they are needed, also if they would fit into memory."""
+    name: str | None = None
+    """Name of the result, eval/NAME.json (default: the data's, followed by the protocol's unless that is fast)."""
+    overwrite: bool = False
+    """Replace an earlier result of that name. Without it, widths are added to one that has the same settings."""
     memory_gib: float = 4.0
     """Memory for decoded images; larger sets are read as with --stream."""
 
@@ -93,7 +101,9 @@ def execute(command: Evaluate) -> int:
     from us3l.console import Console
     from us3l.data.preprocessing import Preprocessing
     from us3l.evaluation.evaluate import NINE_WIDTHS, check_labels, probe_kind
-    from us3l.training.run import Run
+    from us3l.run import Run
+    from us3l.run.evaluations import EvaluationRecord, settle
+    from us3l.run.identity import identify
 
     check(command)
     console = Console()
@@ -106,8 +116,7 @@ def execute(command: Evaluate) -> int:
     if data is None:
         if not run.config_file.exists():
             raise UserError("say which labelled images to use: --data DATA")
-        config = run.config()
-        data, limit = config.data, limit or config.recipe.images
+        data, limit = str(run.settings["data"]), limit or run.settings["recipe"]["images"]
     preprocessing = Preprocessing.of(net)
     size = preprocessing.size
     where = (command.data_root, command.stream, command.memory_gib)
@@ -118,9 +127,26 @@ def execute(command: Evaluate) -> int:
     training = settings(command, size, kind)
     if command.protocol == "paper":
         console.print(f"the paper's probe for {PROBES[kind]}: {training}", highlight=False, soft_wrap=True)
+    identity = identify(data, train, test)
+    record = EvaluationRecord(
+        name=train.name if command.protocol == "fast" else f"{train.name}-{command.protocol}",
+        widths=[],
+        data=data,
+        identity=identity,
+        protocol=command.protocol,
+        probe=kind if command.protocol == "paper" else None,
+        training=asdict(training) if training else None,
+        size=size,
+        train_images=identity.train_images,
+        test_images=identity.test_images,
+        seeds=command.seeds,
+        classes=train.classes,
+    )
+    settle(run, record, command.name, command.overwrite)  # what speaks against it is said before the work
     found = evaluate(command, console, net, train, test, widths, size, training)
+    record = replace(record, widths=found.results, scores=found.scores, few_labels=found.few_labels)
+    write(command, console, run, settle(run, record, command.name, command.overwrite), found.probes)
     tell_damaged(console, data, found.damaged)
-    write(command, console, data, train, test, size, kind if command.protocol == "paper" else None, training, found)
     return 0
 
 
@@ -171,46 +197,24 @@ def evaluate(
 
 
 def write(
-    command: Evaluate,
-    console: Console,
-    data: str,
-    train: Images,
-    test: Images,
-    size: int,
-    kind: ProbeKind | None,
-    training: Training | None,
-    found: Evaluation,
+    command: Evaluate, console: Console, run: Run, record: EvaluationRecord, probes: Mapping[float, Probe]
 ) -> None:
-    from us3l.evaluation.probes import save_probes
-    from us3l.evaluation.results import to_json
-    from us3l.files import write_json
+    """Files first, so that nothing is lost with the screen."""
     from us3l.report.figures import accuracy_figure, cost_figure, lines_of
     from us3l.report.tables import few_labels_table, results_table, uncertainty
+    from us3l.run.evaluations import write_evaluation
+    from us3l.run.probes import keep_probes
 
-    console.print(results_table(found.results))
-    if found.few_labels:
+    if probes:
+        linear = {width: (probe.weight, probe.bias) for width, probe in probes.items()}
+        keep_probes(run, record, linear, command.overwrite)
+    base = write_evaluation(run, record).with_suffix("")
+    title = f"{record.name}: {record.train_images:,} images to learn from, {record.test_images:,} to test"
+    accuracy_figure(record.widths, f"{base}.png", title)
+    cost_figure(lines_of(record.widths), f"{base}-costs.png", title)
+    console.print(results_table(record.widths))
+    if record.few_labels:
         console.print("linear probe from a share of the labels, %", highlight=False)
-        console.print(few_labels_table(found.few_labels))
-    console.print(uncertainty(found.scores, len(test)), highlight=False, soft_wrap=True)
-    name = train.name if command.protocol == "fast" else f"{train.name}-{command.protocol}"
-    base = command.run / "eval" / name
-    described: dict[str, Any] = {
-        "data": data,
-        "protocol": command.protocol,
-        "probe": kind,
-        "training": asdict(training) if training else None,
-        "size": size,
-        "train_images": len(train),
-        "test_images": len(test),
-        "widths": to_json(found.results),
-        "classes": train.classes,
-        "scores": {f"{w:g}": {kind: asdict(one) for kind, one in kinds.items()} for w, kinds in found.scores.items()},
-        "few_labels": [asdict(one) for one in found.few_labels],
-    }
-    if found.probes:
-        save_probes(f"{base}.probes.safetensors", found.probes, train.classes, train.name)
-    write_json(Path(f"{base}.json"), described)
-    title = f"{name}: {len(train):,} images to learn from, {len(test):,} to test"
-    accuracy_figure(found.results, f"{base}.png", title)
-    cost_figure(lines_of(found.results), f"{base}-costs.png", title)
+        console.print(few_labels_table(record.few_labels))
+    console.print(uncertainty(record.scores, record.test_images or 0), highlight=False, soft_wrap=True)
     console.print(f"written: {base}.json, .png and -costs.png", highlight=False, soft_wrap=True)

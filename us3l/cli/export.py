@@ -92,9 +92,9 @@ def main(arguments: list[str]) -> int:
 
 
 def training_data(run: Path) -> str | None:
-    from us3l.training.run import Run
+    from us3l.run import Run
 
-    return Run(run).config().data if Run(run).config_file.exists() else None
+    return Run(run).settings.get("data") if Run(run).started else None
 
 
 def find_evidence(console: Console, command: Export, trained_on: str | None, preprocessing: Preprocessing) -> Evidence:

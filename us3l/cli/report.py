@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from us3l.data.sources import ImageSet
+    from us3l.run import Run
     from us3l.slimmable import Slimmable
-    from us3l.training.run import Run
 
 WORK = 10**11  # multiply-accumulates to spend on looking at images at full width: seconds on a core
 MOST, LEAST = 2000, 300  # images to look at
@@ -63,9 +63,11 @@ def main(arguments: list[str]) -> int:
 
 def after(folder: Path) -> int:
     """The page of a run that has just ended well; if it cannot be made, a line says so, and that is all."""
+    from lightning_fabric.utilities.rank_zero import rank_zero_only
+
     from us3l.console import Console
 
-    if not is_first():
+    if getattr(rank_zero_only, "rank", 0):
         return 0
     console = Console()
     try:
@@ -77,13 +79,6 @@ def after(folder: Path) -> int:
         text = f"no page was made ({reason}); the run is complete, try {program()} report {folder}"
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return 0
-
-
-def is_first() -> bool:
-    """Whether this is the process that speaks and writes, where several train together."""
-    from lightning_fabric.utilities.rank_zero import rank_zero_only
-
-    return not getattr(rank_zero_only, "rank", 0)
 
 
 def renew(folder: Path) -> int:
@@ -112,18 +107,19 @@ def make(command: Report, out: Path, console: Console) -> None:
     from us3l.files import write_text
     from us3l.report.facts import compared, evaluations
     from us3l.report.page import page
-    from us3l.training.run import Run
+    from us3l.run import Run
+    from us3l.training.run import config_of
 
     names: dict[str, Run] = {}
     for folder in command.runs:
         name = folder.resolve().name
         names[str(folder) if name in names else name] = Run(folder)
-    individual = {name: run.config().recipe.network.individual for name, run in names.items()}
+    individual = {name: config_of(run).recipe.network.individual for name, run in names.items()}
     runs = [facts(command, name, run, console) for name, run in names.items()]
     report = {
         "title": ", ".join(names),
         "runs": runs,
-        "compared": compared({name: evaluations(run.folder, individual[name]) for name, run in names.items()}),
+        "compared": compared({name: evaluations(run, individual[name])[0] for name, run in names.items()}),
     }
     write_text(out, page(report))
 
@@ -133,8 +129,9 @@ def facts(command: Report, name: str, run: Run, console: Console) -> dict[str, A
     from us3l.cli.data import load_model
     from us3l.data.preprocessing import Preprocessing
     from us3l.report.facts import run_facts
+    from us3l.training.run import config_of
 
-    net, problem, size = None, None, run.config().recipe.views.size
+    net, problem, size = None, None, config_of(run).recipe.views.size
     try:
         net = load_model(run.folder)
         size = Preprocessing.of(net).size
@@ -145,7 +142,7 @@ def facts(command: Report, name: str, run: Run, console: Console) -> dict[str, A
         found["no_gallery"] = "No images were wanted in this page."
     elif net is not None:
         try:
-            images = some_images(command, command.data or run.config().data, net, size, console)
+            images = some_images(command, command.data or config_of(run).data, net, size, console)
             found["gallery"] = look(net, images, size, console)
         except (UserError, OSError) as error:
             found["no_gallery"] = f"There are no images to show: {error}"

@@ -192,13 +192,14 @@ def finish(console: Console, place: Workspace, job: Job, wanted: Sequence[Entry]
     """Train and evaluate what is missing of one run."""
     from us3l.cli import pretrain
     from us3l.files import write_json
+    from us3l.training.run import config_of
 
     run = place.run(job)
     place.check(job)
     if not run.finished:
         begun, started = run.config_file.exists(), time.monotonic()
         console.print(f"\n{job.name}", style="bold", highlight=False)
-        if code := pretrain.execute(run.config() if begun else place.config(job), run, resume=begun):
+        if code := pretrain.execute(config_of(run) if begun else place.config(job), run, resume=begun):
             return code
         if not begun:
             write_json(run.folder / TIMES, {"seconds": time.monotonic() - started})
@@ -210,17 +211,13 @@ def finish(console: Console, place: Workspace, job: Job, wanted: Sequence[Entry]
 
 def evaluate(place: Workspace, job: Job, data: str, widths: Sequence[float]) -> int:
     from us3l.cli.evaluate import Evaluate, execute
-    from us3l.evaluation.results import from_json
-    from us3l.files import read_json
 
-    path = place.evaluation_file(job, data, "linear", 1.0)
-    known = [result.width for result in from_json(read_json(path).get("widths"))] if path.exists() else []
     scale = place.scale
     return execute(
         Evaluate(
             place.run(job).folder,
             place.source(data),
-            widths=tuple(sorted({*known, *widths}, reverse=True)),
+            widths=tuple(sorted(widths, reverse=True)),
             protocol=scale.protocol,
             train_images=scale.labelled,
             floor=False,
@@ -234,7 +231,7 @@ def detect(place: Workspace, job: Job, data: str, widths: Sequence[float]) -> in
 
     folder = place.run(job).folder
     for width in widths:
-        begun = place.evaluation_file(job, data, "AP", width).with_suffix(".pt").exists()
+        begun = place.detection_file(job, data, width).with_suffix(".pt").exists()
         training = Training(**place.scale.detector)
         if code := execute(Detect(folder, place.source(data), width, training=training, resume=begun)):
             return code

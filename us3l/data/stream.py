@@ -106,14 +106,13 @@ class _Decoded(Dataset[Any]):
 class _RandomViews(_Decoded):
     def __init__(self, files: ImageFiles, views: Views, seed: int, epoch: int, count: int) -> None:
         super().__init__(files, None)
-        self.transforms = [random_view(views), *[random_view(views.second)] * (count - 1)]
-        self.seed, self.epoch, self.count = seed, epoch, count
+        self.transform, self.seed, self.epoch, self.count = random_view(views), seed, epoch, count
 
     def views_of(self, pixels: np.ndarray, index: int) -> list[Tensor]:
         image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
         with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
             torch.default_generator.manual_seed(seed_from(self.seed, self.epoch, index))
-            return [transform(image) for transform in self.transforms]
+            return [self.transform(image) for _ in range(self.count)]
 
 
 def random_view(views: Views) -> Any:
@@ -129,7 +128,6 @@ def random_view(views: Views) -> Any:
             v2.RandomApply([jitter], views.jitter),
             v2.RandomGrayscale(views.grey),
             v2.RandomApply([v2.GaussianBlur(side, BLUR_SIGMA)], views.blur),
-            *([v2.RandomSolarize(128, views.solarise)] if views.solarise else []),  # it would draw even if never done
         ]
     )
 

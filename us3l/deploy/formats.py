@@ -13,7 +13,6 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.optimization import fuse
@@ -21,6 +20,7 @@ from torch.fx.proxy import TraceError
 
 from us3l.deploy.bundle import Format
 from us3l.deploy.quiet import need
+from us3l.storage import write_tensors
 from us3l.tensors import batch_norms
 
 KEY = "us3l"  # of the metadata, a JSON text, in every format
@@ -69,7 +69,7 @@ def write_torch(network: nn.Module, size: int, path: Path, about: str) -> None:
 
 def write_safetensors(network: nn.Module, _: int, path: Path, about: str) -> None:
     """The state dict of the plain network, batch norm and all, to be trained further or rebuilt elsewhere."""
-    path.write_bytes(save({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, {KEY: about}))
+    write_tensors(path, network.state_dict(), {KEY: about})
 
 
 def write_onnx(network: nn.Module, size: int, path: Path, about: str) -> None:

@@ -21,12 +21,11 @@ from us3l.deploy.memory import peak_memory
 from us3l.deploy.pick import Candidate
 from us3l.deploy.timing import percentile, take_turns
 from us3l.errors import UserError
-from us3l.evaluation.results import from_json
 from us3l.files import finite, parse_json, read_bytes, read_json, write_json, write_text
+from us3l.run import Run as RunFolder
+from us3l.run.evaluations import read_evaluations
 from us3l.slimmable import Slimmable
 
-METRICS = ("linear", "finetuned", "knn")
-"""Accuracies, the one to prefer first."""
 Progress = Callable[[int], None]
 
 
@@ -136,22 +135,18 @@ def ready(net: Slimmable, width: float, backend: Backend, size: int, threads: in
 
 def read_accuracies(net: Slimmable, run: Path, data: str | None = None) -> Accuracies | None:
     """What `us3l evaluate` left in the run's folder: on that data, or on the only one; None if there is nothing."""
-    found = {
-        path.stem: content for path in sorted((run / "eval").glob("*.json")) if "widths" in (content := read_json(path))
-    }
+    found = read_evaluations(RunFolder(run))
     if data is not None and data not in found:
         raise UserError(f"{run / 'eval'} has no {data}.json: us3l evaluate {run} --data ... first")
     if data is None and len(found) > 1:
         raise UserError(f"{run} was evaluated on {', '.join(found)}: say which counts, --data {next(iter(found))}")
     if not found:
         return None
-    data = data or next(iter(found))
-    results = from_json(found[data]["widths"])
-    for metric in METRICS:
-        percent = {net.canonical(row.width): value for row in results if (value := getattr(row, metric)) is not None}
-        if percent:
-            return Accuracies(data, metric, percent)
-    return None
+    record = found[data or next(iter(found))]
+    if (metric := record.metric) is None:
+        return None
+    percent = {net.canonical(width): value for width, value in record.percent(metric).items()}
+    return Accuracies(record.name, metric, percent)
 
 
 def read_device_profile(net: Slimmable, path: Path) -> list[Latency]:

@@ -18,8 +18,9 @@ from us3l.evaluation.features import Features, embed_all
 from us3l.evaluation.knn import knn
 from us3l.evaluation.linear import Probe, choose_l2, linear_probe
 from us3l.evaluation.protocols import ProbeKind, Training, finetuning, paper_probe, paper_side, usual_probe
-from us3l.evaluation.results import FewLabels, Score, WidthResult, mean_score, score
+from us3l.evaluation.results import mean_score, score
 from us3l.evaluation.training import finetune, train_probes
+from us3l.run.evaluations import FewLabels, Score, WidthResult
 from us3l.slimmable import Slimmable
 
 NINE_WIDTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)

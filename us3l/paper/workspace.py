@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from us3l.errors import UserError
-from us3l.evaluation.results import from_json
 from us3l.files import read_json
 from us3l.paper.reproduce import Entry, Job, Scale, job_of
+from us3l.run import Run
+from us3l.run.evaluations import find_evaluation
+from us3l.run.records import Gauges, read_records
 from us3l.training.monitor import COLLAPSED
-from us3l.training.run import Run, RunConfig
+from us3l.training.run import RunConfig, config_of
 
 DETECTION = {"AP": "ap", "AP_50": "ap50", "AP_75": "ap75"}
-Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,28 +67,22 @@ class Workspace:
     def check(self, job: Job) -> None:
         """That a run which is there has the settings its name stands for."""
         run = self.run(job)
-        if not run.config_file.exists():
-            return
-        if replace(run.config().recipe, teacher=None).settled() != job.recipe.settled():
+        if run.config_file.exists() and replace(config_of(run).recipe, teacher=None) != job.recipe:
             raise UserError(f"{run.folder} was made with other settings: move it away, or choose another --out")
 
-    def evaluation_file(self, job: Job, data: str, metric: str, width: float) -> Path:
-        """What `us3l evaluate` writes, or for a detector's score `us3l detect`."""
-        name = Path(self.source(data)).name
-        folder = self.run(job).folder
-        if metric != "linear":
-            return folder / "detect" / f"{name}-{width:g}x.json"
-        return folder / "eval" / (f"{name}.json" if self.scale.protocol == "fast" else f"{name}-paper.json")
+    def detection_file(self, job: Job, data: str, width: float) -> Path:
+        """What `us3l detect` writes."""
+        return self.run(job).detection_folder / f"{Path(self.source(data)).resolve().name}-{width:g}x.json"
 
     def value(self, entry: Entry, job: Job) -> float | None:
         """What a run found for a figure of a table; None if it is still to be measured."""
-        path = self.evaluation_file(job, entry.tested_on, entry.metric, entry.run_width)
+        if entry.metric == "linear":
+            record = find_evaluation(self.run(job), self.source(entry.tested_on), self.scale.protocol)
+            return record.percent("linear").get(entry.run_width) if record else None
+        path = self.detection_file(job, entry.tested_on, entry.run_width)
         if not path.exists():
             return None
         found = read_json(path)
-        if entry.metric == "linear":
-            values = {result.width: result.linear for result in from_json(found.get("widths"))}
-            return values.get(entry.run_width)
         score, _, kind = entry.metric.partition("^")
         scores = found.get("boxes" if kind == "bb" else "masks")
         return scores["overall"][DETECTION[score]] if scores else None
@@ -127,19 +120,16 @@ class Workspace:
                 collapses += collapsed(self.gauges(job), entry.run_width)
         return Found(entry, tuple(values), collapses)
 
-    def gauges(self, job: Job) -> list[Event]:
+    def gauges(self, job: Job) -> list[Gauges]:
         """The measurements of the monitor in a run, from the first to the last."""
-        metrics = self.run(job).metrics
-        lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
-        events = [json.loads(line) for line in lines if '"monitor"' in line]
-        return [event for event in events if event.get("event") == "monitor"]
+        return [record for record in read_records(self.run(job)) if isinstance(record, Gauges)]
 
 
-def collapsed(events: Sequence[Event], width: float) -> bool:
+def collapsed(events: Sequence[Gauges], width: float) -> bool:
     """By the last measurement, at the monitored width nearest to this one."""
     if not events:
         return False
-    gauges = {float(name): values for name, values in events[-1]["gauges"].items()}
+    gauges = {float(name): values for name, values in events[-1].gauges.items()}
     nearest = min(gauges, key=lambda known: abs(known - width))
     return bool(gauges[nearest]["spread"] < COLLAPSED)
 

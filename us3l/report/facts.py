@@ -5,10 +5,9 @@ A table is a dictionary with `columns` (`name`, and `kind` of number) and `rows`
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -16,23 +15,25 @@ from typing import Any
 
 from us3l.deploy.profile import Costs, Latency, Profile, all_costs, pareto, read_profile
 from us3l.errors import UserError
-from us3l.evaluation.results import WidthResult, from_json
-from us3l.files import read_json
+from us3l.files import checksum, read_bytes
 from us3l.objective.methods import METHODS
 from us3l.progress import clock
 from us3l.report.profile import NAMES
-from us3l.report.records import Facts, History, Step, chart, gauge_curves, loss_curves, read_log, read_metrics
-from us3l.report.tables import METRICS, comparison
+from us3l.report.records import Facts, chart, gauge_curves, loss_curves
+from us3l.report.tables import comparison
+from us3l.run import Run
+from us3l.run.evaluations import METRICS, EvaluationRecord, read_evaluation, read_evaluations
+from us3l.run.records import History, Step, read_history, read_records
 from us3l.slimmable import Slimmable
 from us3l.training.recipes import Recipe
-from us3l.training.run import Run, RunConfig
+from us3l.training.run import RunConfig, config_of
 
 
 def run_facts(run: Run, name: str, net: Slimmable | None, size: int, problem: str | None = None) -> Facts:
     """All facts about a run; `problem` says why there is no network. Sections without facts are None or empty."""
-    config, history = run.config(), read_log(run.log)
-    steps, looks = read_metrics(run.metrics)
-    found = evaluations(run.folder, config.recipe.network.individual)
+    config, history, records = config_of(run), read_history(run), read_records(run)
+    steps = [record for record in records if isinstance(record, Step)]
+    found, stale = evaluations(run, config.recipe.network.individual)
     figures, widths, profile = [], [], None
     if net is not None:
         profile = read_profile(run.folder / "profile") if (run.folder / "profile" / "profile.json").is_file() else None
@@ -45,14 +46,14 @@ def run_facts(run: Run, name: str, net: Slimmable | None, size: int, problem: st
         "name": name,
         "lead": lead(config, widths, run.finished),
         "headlines": headlines(found),
-        "summary": summary(run, config, history, steps),
+        "summary": [*summary(run, config, history, steps), *(["Left out", why] for why in stale)],
         "problem": problem,
         "widths": widths,
         "figures": figures,
         "trade_offs": trade_offs(figures),
         "evaluations": [evaluation_facts(one) for one in found],
-        "curves": loss_curves(steps, config.recipe) + gauge_curves(looks),
-        "config": run.config_file.read_text(encoding="utf-8"),
+        "curves": loss_curves(steps, config.recipe) + gauge_curves(records),
+        "config": read_bytes(run.config_file).decode(errors="replace"),
         "provenance": provenance(run, config, net, profile),
     }
 
@@ -74,8 +75,7 @@ def lead(config: RunConfig, widths: Sequence[float], finished: bool) -> str:
 
 
 def summary(run: Run, config: RunConfig, history: History | None, steps: Sequence[Step]) -> list[list[str]]:
-    recipe = config.recipe.settled()
-    network = recipe.network
+    recipe, network = config.recipe, config.recipe.network
     method = method_of(recipe)
     rows = [
         ["Data", config.data + (f", {history.images:,} images" if history else "")],
@@ -88,7 +88,7 @@ def summary(run: Run, config: RunConfig, history: History | None, steps: Sequenc
             ["Trained", f"{history.started:%Y-%m-%d %H:%M} to {history.ended:%Y-%m-%d %H:%M}"],
             ["Cost", f"{clock(history.seconds)} on {history.device}{history.in_parts}"],
         ]
-    done = steps[-1].number + 1 if steps else 0
+    done = steps[-1].step + 1 if steps else 0
     total = f" of {history.steps:,}" if history else ""
     rows.append(["State", "finished" if run.finished else f"not finished: {done:,}{total} steps"])
     return rows
@@ -113,11 +113,11 @@ def composition(recipe: Recipe) -> str:
     return f"base loss {objective.base_loss}, distillation {objective.distill_loss} through head {objective.head}"
 
 
-def headlines(found: Sequence[Evaluation]) -> list[Facts]:
+def headlines(found: Sequence[EvaluationRecord]) -> list[Facts]:
     """The accuracies that matter most, of the first evaluation: at its widest and its narrowest width."""
     for metric, what in METRICS.items():
         for one in found:
-            measured = sorted((r for r in one.results if getattr(r, metric) is not None), key=lambda r: -r.width)
+            measured = sorted((r for r in one.widths if getattr(r, metric) is not None), key=lambda r: -r.width)
             if not measured:
                 continue
             ends = measured[:1] + measured[1:][-1:]
@@ -138,17 +138,12 @@ def headlines(found: Sequence[Evaluation]) -> list[Facts]:
 def provenance(run: Run, config: RunConfig, net: Slimmable | None, profile: Profile | None) -> list[list[str]]:
     rows = [["Folder", str(run.folder)], ["Seed", str(config.recipe.seed)]]
     if net is not None:
-        rows.append(["Weights, SHA-256", digest(run.model / "weights.safetensors")])
+        rows.append(["Weights, SHA-256", checksum(run.model / "weights.safetensors")])
         rows += [[f"Model: {name}", _inline(value)] for name, value in net.metadata.items()]
     if profile:
         rows += [[f"Latencies: {name}", _inline(value)] for name, value in profile.machine.items()]
     made = {"us3l": version("us3l"), "torch": version("torch"), "python": platform.python_version()}
     return [*rows, ["Page made", f"{datetime.now():%Y-%m-%d %H:%M} by {_inline(made)}"]]
-
-
-def digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _titled(name: str) -> str:
@@ -163,29 +158,22 @@ def _inline(value: Any) -> str:
 # What it is worth and what it costs
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What `us3l evaluate` left in a file."""
-
-    name: str
-    results: list[WidthResult]
-    content: Facts
-
-
-def evaluations(folder: Path, individual: float | None = None) -> list[Evaluation]:
-    """All there are. A network that was trained alone goes by the width that it has in its family."""
-    found = []
-    for path in sorted((folder / "eval").glob("*.json")):
-        content = read_json(path)
-        if "widths" in content:
-            results = from_json(content["widths"])
-            if individual is not None:
-                results = [replace(result, width=individual) for result in results]
-            found.append(Evaluation(path.stem, results, content))
-    return found
+def evaluations(run: Run, individual: float | None = None) -> tuple[list[EvaluationRecord], list[str]]:
+    """All there are, and why some are left out. A network that was trained alone goes by its width in the family."""
+    found, stale = [], []
+    for name in read_evaluations(run, check=False):
+        try:
+            record = read_evaluation(run, name)
+        except UserError as error:  # of other weights
+            stale.append(str(error))
+            continue
+        if individual is not None:
+            record = replace(record, widths=[replace(row, width=individual) for row in record.widths])
+        found.append(record)
+    return found, stale
 
 
-def evaluation_facts(one: Evaluation) -> Facts:
+def evaluation_facts(one: EvaluationRecord) -> Facts:
     names = {"width": ("width", "width"), "params": ("parameters", "count"), "macs": ("MACs", "count")}
     for metric, name in METRICS.items():
         names |= {
@@ -193,44 +181,39 @@ def evaluation_facts(one: Evaluation) -> Facts:
             f"{metric}_untrained": (f"{name}, untrained", "percent"),
             f"{metric}_top5": (f"{name}, top 5", "percent"),
         }
-    rows = [{name: getattr(result, name, None) for name in names} for result in one.results]
+    rows = [{name: getattr(result, name, None) for name in names} for result in one.widths]
     shown = [name for name in names if any(row[name] is not None for row in rows)]
     columns = [{"name": names[name][0], "kind": names[name][1]} for name in shown]
     table = {"columns": columns, "rows": [[row[name] for name in shown] for row in rows]}
-    try:
-        about, classes = trust(one.content), by_class(one.content)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise UserError(f"eval/{one.name}.json is not as us3l evaluate writes it: evaluate again") from None
-    return {"name": one.name, "about": about, "table": table, "classes": classes}
+    return {"name": one.name, "about": trust(one), "table": table, "classes": by_class(one)}
 
 
-def trust(content: Facts) -> str:
+def trust(one: EvaluationRecord) -> str:
     """How the accuracies came about, and how far they can be trusted."""
-    parts = [f"protocol {content['protocol']}"] if "protocol" in content else []
-    if "train_images" in content and "test_images" in content:
-        parts.append(f"{content['train_images']:,} images to learn from, {content['test_images']:,} to test")
-    scores = [score for kinds in content.get("scores", {}).values() for score in kinds.values()]
+    parts = [f"protocol {one.protocol}"] if one.protocol else []
+    if one.train_images is not None and one.test_images is not None:
+        parts.append(f"{one.train_images:,} images to learn from, {one.test_images:,} to test")
+    scores = [score for kinds in one.scores.values() for score in kinds.values()]
     if scores:
-        parts.append(f"95 % intervals within ±{max(score['high'] - score['low'] for score in scores) / 2:.1f} points")
+        parts.append(f"95 % intervals within ±{max(score.high - score.low for score in scores) / 2:.1f} points")
     return "; ".join(parts)
 
 
-def by_class(content: Facts) -> Facts | None:
+def by_class(one: EvaluationRecord) -> Facts | None:
     """A table of the accuracy for each class at each width, by the first kind of accuracy there is."""
-    scores, classes = content.get("scores") or {}, content.get("classes") or []
     for metric, name in METRICS.items():
-        columns = {width: kinds[metric]["per_class"] for width, kinds in scores.items() if metric in kinds}
-        if columns and classes:
+        columns = {width: kinds[metric].per_class for width, kinds in one.scores.items() if metric in kinds}
+        if columns and one.classes:
             heads = [{"name": "class", "kind": "text"}]
-            heads += [{"name": f"{width}x, {name}", "kind": "percent"} for width in columns]
-            return {"columns": heads, "rows": [list(row) for row in zip(classes, *columns.values(), strict=True)]}
+            heads += [{"name": f"{width:g}x, {name}", "kind": "percent"} for width in columns]
+            return {"columns": heads, "rows": [list(row) for row in zip(one.classes, *columns.values(), strict=True)]}
     return None
 
 
 def width_figures(
     costs: Sequence[Costs],
     latencies: Sequence[Latency],
-    found: Sequence[Evaluation],
+    found: Sequence[EvaluationRecord],
     canonical: Callable[[float], float],
 ) -> list[Facts]:
     """What is known of every distinct width, narrowest first; None where nobody measured. Accuracies come first."""
@@ -246,7 +229,7 @@ def width_figures(
         for one in found:
             values = {
                 rows[0].width if alone else canonical(result.width): value
-                for result in one.results
+                for result in one.widths
                 if (value := getattr(result, metric)) is not None
             }
             if values:
@@ -283,16 +266,16 @@ def trade_offs(figures: Sequence[Facts]) -> list[Facts]:
     return found
 
 
-def compared(runs: Mapping[str, Sequence[Evaluation]]) -> list[Facts]:
+def compared(runs: Mapping[str, Sequence[EvaluationRecord]]) -> list[Facts]:
     """Each accuracy that several runs have on the same data: over width as a chart, and as a table."""
     found = []
     for data in dict.fromkeys(one.name for some in runs.values() for one in some):
         having = {name: one for name, some in runs.items() for one in some if one.name == data}
         for metric, what in METRICS.items():
             results = {
-                name: one.results
+                name: one.widths
                 for name, one in having.items()
-                if any(getattr(result, metric) is not None for result in one.results)
+                if any(getattr(result, metric) is not None for result in one.widths)
             }
             if len(results) < 2:
                 continue
@@ -307,7 +290,7 @@ def compared(runs: Mapping[str, Sequence[Evaluation]]) -> list[Facts]:
             unequal = [
                 one.replace("_", " ")
                 for one in ("train_images", "test_images", "training")
-                if len({str(having[name].content.get(one)) for name in results}) > 1
+                if len({str(getattr(having[name], one)) for name in results}) > 1
             ]
             care = f"Take care: the evaluations differ in {', '.join(unequal)}." if unequal else ""
             title = f"{_titled(what)} on {data}"

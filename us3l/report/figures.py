@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator, NullLocator
 
 from us3l.errors import UserError
-from us3l.evaluation.results import WidthResult
 from us3l.report.palette import COLOURS, INK, RULE
 from us3l.report.style import checked, legend, line_style, log_ticks, new_figure, plain, save
-from us3l.report.tables import METRICS, human
+from us3l.report.tables import human
+from us3l.run.evaluations import METRICS, WidthResult
 
 LINEAR, KNN, FINETUNED = COLOURS[:3]
 

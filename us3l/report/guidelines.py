@@ -11,8 +11,9 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from us3l.objective.losses import info_nce, unit
-from us3l.paper.workspace import Event, Found
+from us3l.paper.workspace import Found
 from us3l.report import style as draw
+from us3l.run.records import Gauges
 
 PANELS = {
     "turn": "how the guidance of 0.25x turns (0: as before, 1: at random)",
@@ -25,7 +26,7 @@ DASHES = {0: ":", 1: "-.", 2: "--", 3: "-"}
 
 
 def guidelines_figure(
-    runs: Mapping[str, Sequence[Event]], kept: Mapping[str, int], found: Sequence[Found], path: Path, title: str
+    runs: Mapping[str, Sequence[Gauges]], kept: Mapping[str, int], found: Sequence[Found], path: Path, title: str
 ) -> None:
     """Gauges over the epochs, and the accuracy in the end at every width.
 
@@ -36,9 +37,7 @@ def guidelines_figure(
     for number, (label, events) in enumerate(runs.items()):
         look = draw.line_style(number) | {"linestyle": DASHES[kept[label]], "markersize": 5, "linewidth": 1.8}
         for place, gauge in zip(places, PANELS, strict=False):
-            points = [
-                (event["epoch"], event["gauges"]["0.25"][gauge]) for event in events if gauge in event["gauges"]["0.25"]
-            ]
+            points = [(event.epoch, event.gauges["0.25"][gauge]) for event in events if gauge in event.gauges["0.25"]]
             if points:
                 place.plot(*zip(*points, strict=True), label=label, **look)
         line = sorted((one.entry.width, one.mean) for one in found if one.entry.label == label and one.mean)

@@ -1,4 +1,4 @@
-"""How a run was trained: what its log and its metrics tell, and these as charts.
+"""How a run was trained, as charts.
 
 A chart is a dictionary with `title`, `about`, the axes `x` and `y` (`label`, and `kind` of number) and `series` of
 points. The kinds are those that page.js knows how to write.
@@ -6,18 +6,13 @@ points. The kinds are those that page.js knows how to write.
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from us3l.errors import UserError
+from us3l.run.records import Gauges, Record, Step
 from us3l.training.recipes import Recipe
 
 POINTS = 120  # of a curve at most; more steps are averaged
@@ -37,91 +32,18 @@ Facts = dict[str, Any]
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Step:
-    number: int
-    lr: float
-    losses: list[Point]
-    """(width, loss), that of the full network first."""
-
-
-@dataclass(frozen=True)
-class Look:
-    number: int
-    gauges: dict[str, dict[str, float]]
-
-
-@dataclass(frozen=True)
-class History:
-    """What the log tells."""
-
-    started: datetime
-    ended: datetime
-    seconds: float
-    parts: int
-    images: int
-    steps: int
-    device: str
-
-    @property
-    def in_parts(self) -> str:
-        return f", in {self.parts} parts" if self.parts > 1 else ""
-
-
-STARTS = re.compile(r": (\d+) images, (\d+) steps of \d+, (\d+ x \w+)$")
-
-
-def read_log(path: Path) -> History | None:
-    """Every start of the run left a line that describes it; the time between a stop and the next start is no cost."""
-    parts: list[list[datetime]] = []
-    described: re.Match[str] | None = None
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            when = datetime.fromisoformat(line[:19])
-        except ValueError:
-            continue
-        if start := STARTS.search(line):
-            described = start
-            parts.append([when, when])
-        elif parts:
-            parts[-1][1] = when
-    if described is None:
-        return None
-    seconds = sum((end - start).total_seconds() for start, end in parts)
-    images, steps, device = described.groups()
-    return History(parts[0][0], parts[-1][1], seconds, len(parts), int(images), int(steps), device)
-
-
-def read_metrics(path: Path) -> tuple[list[Step], list[Look]]:
-    """The records of a run; a half-written last line, of a run at work or one that was killed, does not count."""
-    steps: list[Step] = []
-    looks: list[Look] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(True) if path.is_file() else [], start=1):
-        try:
-            record = json.loads(line)
-            if record["event"] == "step":
-                losses = list(zip(record["widths"], record["losses"], strict=True))
-                steps.append(Step(record["step"], record["lr"], losses))
-            elif record["event"] == "monitor":
-                looks.append(Look(record["step"], record["gauges"]))
-        except (ValueError, KeyError, TypeError):
-            if line.endswith("\n"):
-                raise UserError(f"{path}, line {number}: not a record of a run; is it damaged?") from None
-    return steps, looks
-
-
 def loss_curves(steps: Sequence[Step], recipe: Recipe) -> list[Facts]:
     """The full network's loss, that of the sub-networks by width, and the learning rate."""
     if not steps:
         return []
     objective = recipe.objective
-    full = {"name": "full network", "points": thinned([(step.number, step.losses[0][1]) for step in steps])}
-    names = grouped(width for step in steps for width, _ in step.losses[1:])
+    full = {"name": "full network", "points": thinned([(step.step, step.losses[0]) for step in steps])}
+    names = grouped(width for step in steps for width in step.widths[1:])
     by_group: dict[str, list[Point]] = {name: [] for name in names.values()}
     for step in steps:
-        for width, loss in step.losses[1:]:
-            by_group[names[width]].append((step.number, loss))
-    rates = {"name": "learning rate", "points": thinned([(step.number, step.lr) for step in steps])}
+        for width, loss in zip(step.widths[1:], step.losses[1:], strict=True):
+            by_group[names[width]].append((step.step, loss))
+    rates = {"name": "learning rate", "points": thinned([(step.step, step.lr) for step in steps])}
     x, y = {"label": "step", "kind": "step"}, {"label": "loss", "kind": "number"}
     charts = [chart("Loss of the full network", f"Base loss: {objective.base_loss}.", x, y, [full])]
     if by_group:
@@ -133,15 +55,15 @@ def loss_curves(steps: Sequence[Step], recipe: Recipe) -> list[Facts]:
     return [*charts, chart("Learning rate", about, x, {"label": "learning rate", "kind": "number"}, [rates])]
 
 
-def gauge_curves(looks: Sequence[Look]) -> list[Facts]:
+def gauge_curves(records: Sequence[Record]) -> list[Facts]:
     """One chart for each gauge that was read, one curve for each width."""
     charts = []
     for gauge, (title, about, kind) in GAUGES.items():
         curves: dict[str, list[list[float]]] = {}
-        for look in looks:
+        for look in (record for record in records if isinstance(record, Gauges)):
             for width, values in look.gauges.items():
                 if gauge in values and math.isfinite(values[gauge]):
-                    curves.setdefault(f"{width}x", []).append([look.number, short(values[gauge])])
+                    curves.setdefault(f"{width}x", []).append([look.step, short(values[gauge])])
         if curves:
             y = {"label": gauge, "kind": kind}
             series = [{"name": name, "points": points} for name, points in curves.items()]

@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich import box
 from rich.table import Table
 
-from us3l.evaluation.results import FewLabels, Score, WidthResult
-
-METRICS = {"linear": "linear probe", "knn": "kNN", "finetuned": "fine-tuning"}
+from us3l.run.evaluations import FewLabels, Score, WidthResult
 
 
 def human(count: float) -> str:

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from us3l.files import append_lines
 from us3l.progress import PLAIN_EVERY, clock
 from us3l.training.monitor import Gauges
 
@@ -44,8 +45,7 @@ class Display:
 
     def record(self, text: str) -> None:
         if self.log:
-            with open(self.log, "a", encoding="utf-8") as file:
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+            append_lines(self.log, [f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"])
 
     def step(self, step: int, seconds: float, images: int, epoch: str, losses: str) -> None:
         """One step is done; `losses` is empty when they were not fetched from the device."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from us3l.calibration import calibrate
 from us3l.errors import UserError
+from us3l.files import check_inside, checksum
 from us3l.progress import Counting
+from us3l.run import Run
 from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
 from us3l.training.display import Display
-from us3l.training.run import Run
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
 from us3l.training.trouble import Interrupted, diverged
@@ -50,13 +52,12 @@ def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable
     features = embed(net.at(1.0), images)
     if not finite(net, features):
         raise UserError(diverged(trainer.step, recipe, run))
-    net.metadata = {
-        "preprocessing": trainer.preprocessing.to_plain(),
-        "training": {"steps": trainer.steps, "images": len(trainer.images), "seed": recipe.seed},
-    }
-    net.save(run.model, overwrite=True)
-    if isinstance(trainer.learner.projector, nn.Sequential):
-        save_projector(run.folder, trainer.learner.projector, features)
+    training: dict[str, Any] = {"steps": trainer.steps, "images": len(trainer.images), "seed": recipe.seed}
+    if isinstance(trainer.learner.projector, nn.Sequential):  # before the model, which makes the run a finished one
+        save_projector(run.projector, trainer.learner.projector, features)
+        training["projector"] = checksum(run.projector)
+    net.metadata = {"preprocessing": trainer.preprocessing.to_plain(), "training": training}
+    net.save(check_inside(run.folder, run.model), overwrite=True)
     display.say(f"the model is in {run.model}")
 
 

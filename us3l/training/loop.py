@@ -6,27 +6,29 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
+from us3l import __version__
 from us3l.data.sources import ImageFiles, ImageSet
 from us3l.distributed.launching import any_of, first_alone, is_first, make_fabric, processes
 from us3l.distributed.sharding import gather, scatter
 from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound
 from us3l.objective.spec import warning as guideline_warning
+from us3l.run import Run
+from us3l.run.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
+from us3l.run.config import write_config
+from us3l.run.records import Gauges, Skipped, Start, Step, append_records, append_start, cut_records
 from us3l.slimmable import Slimmable
 from us3l.stopping import stop_requests
-from us3l.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
-from us3l.training.config import write_config
 from us3l.training.display import Display
 from us3l.training.finishing import finish
 from us3l.training.images import check_damaged, note_damaged
 from us3l.training.monitor import COLLAPSED, Monitor
-from us3l.training.run import Run, RunConfig, append_records
+from us3l.training.run import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer
 from us3l.training.trouble import Interrupted, explained, last_good, not_finite
 
@@ -55,6 +57,8 @@ def pretrain(
         quiet = console if monitor else Console(quiet=True)
         costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
         with begun(config, run, trainer, monitor, fabric.broadcast(resume and run.started), quiet):
+            if monitor:
+                append_start(run, start_of(trainer))
             display = Display(quiet, run.log if monitor else None, costs, trainer.step)
             with stop_requests(display.say) as asked_to_stop:
                 with display:
@@ -104,8 +108,8 @@ def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run
     if monitor:
         for leftover in run.checkpoints.glob(".*.tmp.*"):  # of a run that was killed while it wrote
             leftover.unlink(missing_ok=True)
-        run.cut_metrics(trainer.step)
-        if config != run.config():
+        cut_records(run, trainer.step)
+        if config != config_of(run):
             write_config(run.config_file, config)
 
 
@@ -135,7 +139,7 @@ def train(
             report_damaged(config, trainer, run)
             records = fetch(config, trainer, run, waiting)
             if monitor:
-                append_records(run.metrics, records)
+                append_records(run, records)
             shown = show(records[-1])
             waiting.clear()
         now = time.perf_counter()
@@ -168,26 +172,19 @@ def for_a_look(trainer: Trainer) -> Iterator[None]:
     scatter(trainer.learner)
 
 
-def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResult]) -> list[dict[str, Any]]:
-    """Lines of metrics.jsonl. Nothing in them depends on time, so that a resumed run writes the same."""
+def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResult]) -> list[Step | Skipped]:
+    """The records of the steps that are waiting."""
     losses = trainer.fabric.all_reduce(torch.cat([torch.stack(done.losses) for done in waiting]), reduce_op="mean")
     assert isinstance(losses, Tensor)
-    values, records = iter(losses.tolist()), []
+    values = iter(losses.tolist())
+    records: list[Step | Skipped] = []
     flags = torch.stack([torch.stack([done.sound, done.left_out]) for done in waiting]).tolist()
     for done, (sound, left_out) in zip(waiting, flags, strict=True):
-        record: dict[str, Any] = {
-            "event": "skipped" if left_out else "step",
-            "step": done.step,
-            "epoch": done.step // trainer.per_epoch + 1,
-            "lr": trainer.learning_rate(done.step),
-            "widths": done.widths,
-            "losses": [next(values) for _ in done.losses],
-        }
-        if left_out:
-            del record["losses"]  # JSON has only numbers that are finite
-        elif not (sound and all(map(math.isfinite, record["losses"]))):
-            raise UserError(not_finite(done.step, record["losses"], config, run))
-        records.append(record)
+        found = [next(values) for _ in done.losses]
+        about = (done.step, done.step // trainer.per_epoch + 1, trainer.learning_rate(done.step), done.widths)
+        if not left_out and not (sound and all(map(math.isfinite, found))):
+            raise UserError(not_finite(done.step, found, config, run))
+        records.append(Skipped(*about) if left_out else Step(*about, found))
     return records
 
 
@@ -206,12 +203,10 @@ def report_damaged(config: RunConfig, trainer: Trainer, run: Run) -> None:
     check_damaged(trainer.images.name, trainer.fabric.broadcast(names), config.machine.max_bad_images)
 
 
-def show(record: dict[str, Any]) -> str:
-    if record["event"] == "skipped":
+def show(record: Step | Skipped) -> str:
+    if isinstance(record, Skipped):
         return "left out: its gradients are not finite"
-    return "loss  " + "  ".join(
-        f"{w:g}x {loss:.3f}" for w, loss in zip(record["widths"], record["losses"], strict=True)
-    )
+    return "loss  " + "  ".join(f"{w:g}x {loss:.3f}" for w, loss in zip(record.widths, record.losses, strict=True))
 
 
 def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: int) -> list[float]:
@@ -219,7 +214,7 @@ def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: 
     gauges = monitor.measure()
     display.show(gauges)
     named = {f"{width:g}": values for width, values in gauges.items()}
-    append_records(run.metrics, [{"event": "monitor", "step": trainer.step - 1, "epoch": epoch, "gauges": named}])
+    append_records(run, [Gauges(trainer.step - 1, epoch, named)])
     net, objective = trainer.learner.net, trainer.recipe.objective
     # Narrower ones are not expected to embed well yet.
     trained_from = lower_bound(objective, net.min_width, trainer.step - 1, trainer.steps)
@@ -249,6 +244,21 @@ def check_settings(config: RunConfig) -> None:
 def step_cost(widths: list[float]) -> float:
     """How dear a step is: forward and backward of each network, and the teacher's forward."""
     return 1 + 3 * sum(width**2 for width in widths)
+
+
+def start_of(trainer: Trainer) -> Start:
+    fabric = trainer.fabric
+    return Start(
+        time=time.strftime("%Y-%m-%d %H:%M:%S"),
+        step=trainer.step,
+        steps=trainer.steps,
+        images=len(trainer.images),
+        batch=trainer.batch * fabric.world_size,
+        devices=fabric.world_size,
+        device=fabric.device.type,
+        us3l=__version__,
+        torch=torch.__version__,
+    )
 
 
 def describe(config: RunConfig, trainer: Trainer) -> str:

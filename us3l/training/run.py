@@ -1,20 +1,14 @@
-"""A run's folder: where everything of one pre-training lies."""
+"""All settings of a run: what is trained, on what data, and how it is computed."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from us3l.errors import UserError
-from us3l.files import locked, replacing
-from us3l.training.config import read_config, write_config
+from us3l.run import Run
+from us3l.run.config import read_config
 from us3l.training.recipes import Recipe
-
-LOCK = ".lock"  # the name that `us3l.files.locked` gives it
 
 
 @dataclass(frozen=True)
@@ -76,94 +70,7 @@ class RunConfig:
     machine: Machine = field(default_factory=Machine)
 
 
-@dataclass(frozen=True)
-class Run:
-    folder: Path
-
-    @property
-    def config_file(self) -> Path:
-        return self.folder / "config.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "train.log"
-
-    @property
-    def damaged(self) -> Path:
-        return self.folder / "damaged.txt"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "model"
-
-    @property
-    def finished(self) -> bool:
-        return (self.model / "model.json").exists()
-
-    def config(self) -> RunConfig:
-        if not self.config_file.is_file():
-            raise UserError(f"{self.folder} is not a run: there is no config.yaml in it")
-        return read_config(self.config_file, RunConfig)
-
-    @property
-    def started(self) -> bool:
-        return self.config_file.is_file()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other processes out of the folder. One that was made for a run that did not start is removed again."""
-        with locked(self.folder):
-            try:
-                yield
-            finally:
-                if not self.started:
-                    with suppress(OSError):
-                        (self.folder / LOCK).unlink()
-                        self.folder.rmdir()
-
-    def start(self, config: RunConfig) -> None:
-        """Make the folder, which must not hold anything yet."""
-        self.refuse_if_used()
-        write_config(self.config_file, config)
-        self.checkpoints.mkdir(exist_ok=True)
-
-    def abandon(self) -> None:
-        """Remove what `start` and the first step have written; `held` then removes the folder."""
-        for path in (self.config_file, self.log, self.damaged):
-            path.unlink(missing_ok=True)
-        with suppress(OSError):
-            self.checkpoints.rmdir()
-
-    def refuse_if_used(self) -> None:
-        if self.folder.exists() and (not self.folder.is_dir() or any(map(counts, self.folder.iterdir()))):
-            raise UserError(f"{self.folder} already exists: choose another --out, or go on with that run by --resume")
-
-    def cut_metrics(self, step: int) -> None:
-        """Drop the lines that a resumed run will write again: those from `step` on, and a half-written last one."""
-        kept = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() else []:
-            try:
-                if json.loads(line)["step"] < step:
-                    kept.append(line + "\n")
-            except (ValueError, KeyError, TypeError):
-                break
-        with replacing(self.metrics) as temporary:
-            temporary.write_text("".join(kept), encoding="utf-8")
-
-
-def counts(path: Path) -> bool:
-    """Whether a file is more than the traces of a run that was killed before it began."""
-    return path.name != LOCK and ".tmp." not in path.name
-
-
-def append_records(path: Path, records: list[dict[str, Any]]) -> None:
-    with open(path, "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
+def config_of(run: Run) -> RunConfig:
+    """The settings that a run was started with."""
+    run.check_started()
+    return read_config(run.config_file, RunConfig)

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from us3l.errors import UserError
 from us3l.objective.heads import projector
+from us3l.run import Run
 from us3l.storage import check_same, copy_weights, load, read_tensors, shapes_of, write_tensors
-
-FILE = "projector.safetensors"
 
 
 @torch.no_grad()
-def save_projector(folder: Path, head: nn.Sequential, features: Tensor) -> None:
+def save_projector(path: Path, head: nn.Sequential, features: Tensor) -> None:
     """Keep a projector with the statistics of its batch norms, which are those on these features."""
     kept = {name: parameter.detach() for name, parameter in head.named_parameters()}
     x = features
@@ -23,7 +22,7 @@ def save_projector(folder: Path, head: nn.Sequential, features: Tensor) -> None:
         if isinstance(layer, nn.BatchNorm1d):
             kept[f"{number}.running_mean"], kept[f"{number}.running_var"] = x.mean(0), x.var(0)
         x = layer(x.clone())  # ReLUs work in place
-    write_tensors(folder / FILE, kept)
+    write_tensors(path, kept)
 
 
 def load_teacher(path: str, image_size: int) -> nn.Module:
@@ -35,10 +34,12 @@ def load_teacher(path: str, image_size: int) -> nn.Module:
     if not net.calibrated(1.0):
         raise UserError(f"the teacher in {path} is not calibrated at width 1: us3l.calibrate and save it again")
     network = net.carve(1.0)
-    if not (Path(path) / FILE).is_file():
+    run = Run(path)
+    if not run.projector.exists():
+        if run.started and not run.finished:
+            raise UserError(f"{path} has lost its projector: us3l pretrain --out {path} --resume makes it again")
         return network.eval()
-    tensors = read_tensors(Path(path) / FILE)
-    return nn.Sequential(network, read_projector(tensors, str(Path(path) / FILE))).eval()
+    return nn.Sequential(network, read_projector(read_tensors(run.projector), str(run.projector))).eval()
 
 
 def read_projector(tensors: dict[str, Tensor], name: str) -> nn.Sequential:

@@ -10,9 +10,10 @@ import torch
 from safetensors import SafetensorError
 
 from us3l.errors import UserError
-from us3l.training.checkpoint import load_checkpoint
+from us3l.run import Run
+from us3l.run.checkpoints import load_checkpoint
 from us3l.training.recipes import Recipe
-from us3l.training.run import Run, RunConfig
+from us3l.training.run import RunConfig
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

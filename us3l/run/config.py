@@ -25,13 +25,17 @@ def write_config(path: Path, config: Any) -> None:
 
 def read_config(path: Path, kind: type[T]) -> T:
     """The configuration in a file; unknown names and values of a wrong type are errors."""
+    return build(kind, read_plain(path), str(path))
+
+
+def read_plain(path: Path) -> Any:
+    """The plain values in a YAML file, which may not be large."""
     content = read_bytes(path, LARGEST)
     try:
-        values = yaml.load(content.decode(), _Plain)
+        return yaml.load(content.decode(), _Plain)
     except Exception as error:  # PyYAML raises nearly anything where a value is not what its tag says
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"cannot read {path}: {reason}") from None
-    return build(kind, values, str(path))
 
 
 class _Plain(yaml.SafeLoader):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from us3l.errors import UserError
-from us3l.files import replacing
+from us3l.files import open_regular, replacing
 from us3l.storage import read_torch
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
@@ -29,11 +29,19 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
             # Behind its end, so that the file is still one of torch's.
             file.write(MARK + hashlib.sha256(buffer.getbuffer()).hexdigest().encode())
         if (folder / LAST).exists():
-            # A link first and then a rename: at no moment is there no whole checkpoint under the name `last`.
-            spare = folder / f".{PREVIOUS}.tmp"
-            spare.unlink(missing_ok=True)
-            os.link(folder / LAST, spare)
-            os.replace(spare, folder / PREVIOUS)
+            keep_previous(folder)
+
+
+def keep_previous(folder: Path) -> None:
+    """Let the last checkpoint also be the previous one."""
+    # A link first and then a rename: at no moment is there no whole checkpoint under the name `last`.
+    spare = folder / f".{PREVIOUS}.tmp"
+    spare.unlink(missing_ok=True)
+    try:
+        os.link(folder / LAST, spare)
+    except OSError:  # a disk without hard links: for a moment there is only the previous one
+        spare = folder / LAST
+    os.replace(spare, folder / PREVIOUS)
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -56,7 +64,8 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    content = path.read_bytes()
+    with open_regular(path) as file:
+        content = file.read()
     trailer = content[-TRAILER:]
     # Files of earlier versions have none. Of a file that was cut torch misses the end.
     if trailer.startswith(MARK):

@@ -1,0 +1,191 @@
+"""A run's folder: where everything of one pre-training lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from us3l.errors import UserError
+from us3l.files import check_inside, locked, read_json
+from us3l.run.config import read_plain, write_config
+from us3l.run.weights import Weights, weights_of
+
+if TYPE_CHECKING:
+    from us3l.run.evaluations import EvaluationRecord
+    from us3l.slimmable import Family, Slimmable
+
+LOCK = ".lock"  # the name that `us3l.files.locked` gives it
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run. A model's own folder may stand in its place: then results lie beside the model.
+
+    >>> Run("runs/photos").metrics
+    PosixPath('runs/photos/metrics.jsonl')
+    """
+
+    folder: Path
+
+    def __init__(self, path: str | Path) -> None:
+        object.__setattr__(self, "folder", Path(path))
+
+    # Where things are
+
+    @property
+    def config_file(self) -> Path:
+        return self.folder / "config.yaml"
+
+    @property
+    def starts(self) -> Path:
+        return self.folder / "starts.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "train.log"
+
+    @property
+    def damaged(self) -> Path:
+        return self.folder / "damaged.txt"
+
+    @property
+    def projector(self) -> Path:
+        return self.folder / "projector.safetensors"
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self._inner("checkpoints")
+
+    @property
+    def model(self) -> Path:
+        inner = self.folder / "model"
+        return self.folder if not inner.exists() and (self.folder / "model.json").is_file() else inner
+
+    @property
+    def evaluation_folder(self) -> Path:
+        return self._inner("eval")
+
+    @property
+    def profile_folder(self) -> Path:
+        return self._inner("profile")
+
+    @property
+    def detection_folder(self) -> Path:
+        return self._inner("detect")
+
+    @property
+    def export_folder(self) -> Path:
+        return self._inner("export")
+
+    def _inner(self, name: str) -> Path:
+        """A folder in this one: a link that leads out of it might have anything written anywhere."""
+        return check_inside(self.folder, self.folder / name)
+
+    # What state it is in
+
+    @property
+    def started(self) -> bool:
+        return self.config_file.is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all that a run leaves at its end is there: the model, and the projector if it has one."""
+        if not (self.model / "model.json").is_file():
+            return False
+        metadata = read_json(self.model / "model.json").get("metadata")
+        training = metadata.get("training") if isinstance(metadata, dict) else None
+        promised = isinstance(training, dict) and training.get("projector") is not None
+        return self.projector.is_file() or not promised
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes out of the folder. One that was made for a run that did not start is removed again."""
+        with locked(self.folder):
+            try:
+                yield
+            finally:
+                if not self.started:
+                    with suppress(OSError):
+                        (self.folder / LOCK).unlink()
+                        self.folder.rmdir()
+
+    def start(self, config: Any) -> None:
+        """Make the folder, which must not hold anything yet.
+
+        Args:
+            config: the settings, a dataclass, for config.yaml.
+        """
+        self.refuse_if_used()
+        write_config(self.config_file, config)
+        self.checkpoints.mkdir(exist_ok=True)
+
+    def abandon(self) -> None:
+        """Remove what `start` and the first step have written; `held` then removes the folder."""
+        for path in (self.config_file, self.starts, self.log, self.damaged):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.checkpoints.rmdir()
+
+    def refuse_if_used(self) -> None:
+        if self.folder.exists() and (not self.folder.is_dir() or any(map(counts, self.folder.iterdir()))):
+            raise UserError(f"{self.folder} already exists: choose another --out, or go on with that run by --resume")
+
+    # What is in it
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The plain values of config.yaml."""
+        self.check_started()
+        return read_plain(self.config_file)
+
+    def check_started(self) -> None:
+        if not self.started:
+            raise UserError(f"{self.folder} is not a run: there is no config.yaml in it")
+
+    @cached_property
+    def network(self) -> Slimmable:
+        """The slimmable network; see `load` for one of your own family."""
+        return self.load()
+
+    def load(self, family: Family | None = None) -> Slimmable:
+        """Read the slimmable network.
+
+        Args:
+            family: the function from a width to a network, if it is one of your own.
+        """
+        from us3l.storage import load
+
+        if not self.folder.exists():
+            raise UserError(f"there is no folder {self.folder}")
+        if self.started and not self.model.exists():
+            raise UserError(f"{self.folder} is not finished: go on with us3l pretrain --out {self.folder} --resume")
+        return load(self.model if self.model.is_dir() else self.folder, family)
+
+    @property
+    def weights(self) -> Weights:
+        """What the results of this model's measurements name, so that they are not taken for another's."""
+        return weights_of(self.model)
+
+    @property
+    def evaluations(self) -> dict[str, EvaluationRecord]:
+        """What `us3l evaluate` found, by name. One of other weights than the model's is a `UserError`."""
+        from us3l.run.evaluations import read_evaluations
+
+        return read_evaluations(self)
+
+
+def counts(path: Path) -> bool:
+    """Whether a file is more than the traces of a run that was killed before it began."""
+    return path.name != LOCK and ".tmp." not in path.name

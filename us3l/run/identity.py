@@ -1,0 +1,66 @@
+"""Which data a result was found on: where it lies, and what was there."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class DataIdentity:
+    """Labelled images, told apart from others that have the same name."""
+
+    source: str
+    """A known name, or the resolved path."""
+    train_images: int
+    test_images: int
+    classes: int
+    checksum: str | None
+    """Of the labels of all images and the names of the classes; None if damaged images were left out."""
+
+    def agrees(self, other: DataIdentity) -> bool:
+        """Whether both are of the same images, as far as is known."""
+        if None in (self.checksum, other.checksum):
+            return replace(self, checksum=None) == replace(other, checksum=None)
+        return self == other
+
+    @property
+    def short(self) -> str:
+        """A few letters that name the source."""
+        return hashlib.sha256(self.source.encode(errors="surrogateescape")).hexdigest()[:6]
+
+
+def source_of(data: str | Path) -> str:
+    """What data is called whichever way it is given: its known name, or its path without links.
+
+    >>> source_of("digits")
+    'digits'
+    """
+    from us3l.data.named import NAMED_SETS
+
+    known = data == "digits" or data in NAMED_SETS
+    return str(data) if known else str(Path(data).expanduser().resolve())
+
+
+def identify(data: str | Path, train: Any, test: Any) -> DataIdentity:
+    """The identity of the images that `data` names.
+
+    Args:
+        data: as given by the user.
+        train, test: what was opened there; each has a length, `labels` and `classes`.
+    """
+    counts = [count(images) for images in (train, test)]
+    whole = counts == [len(train), len(test)]
+    digest = hashlib.sha256(repr(train.classes).encode(errors="backslashreplace"))
+    for images in (train, test):
+        digest.update(repr(None if images.labels is None else images.labels.tolist()).encode())
+    return DataIdentity(
+        source_of(data), counts[0], counts[1], len(train.classes or []), digest.hexdigest() if whole else None
+    )
+
+
+def count(images: Any) -> int:
+    """How many images there are, the damaged ones included, whether they were found by now or not."""
+    return len(images) + len(getattr(images, "skipped", ()))

@@ -1,0 +1,130 @@
+"""The linear classifiers that evaluation learned, one for each width, in eval/NAME.probes.safetensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from torch import Tensor
+
+from us3l.errors import UserError
+from us3l.files import check_regular, parse_json
+from us3l.run.evaluations import EvaluationRecord
+from us3l.run.folder import Run
+from us3l.run.weights import Weights, check_weights
+from us3l.storage import write_tensors
+
+METADATA = "us3l"
+SUFFIX = ".probes.safetensors"
+VERSION = 2  # of version 1, files do not name their version or the weights
+Linear = tuple[Tensor, Tensor]
+"""Weight (C x D) and bias (C)."""
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Classifiers of one data set, by width, widest first."""
+
+    linear: dict[float, Linear]
+    classes: list[str] | None
+    data: str
+    """The name of the evaluation that learned them."""
+    weights: Weights | None = None
+    """Of the network whose features they classify; None in version 1."""
+
+
+def probes_file(run: Run, name: str) -> Path:
+    return run.evaluation_folder / f"{name}{SUFFIX}"
+
+
+def list_probes(run: Run) -> list[str]:
+    """The names of the evaluations that left classifiers."""
+    return [path.name.removesuffix(SUFFIX) for path in sorted(run.evaluation_folder.glob(f"*{SUFFIX}"))]
+
+
+def write_probes(path: Path, probes: Probes) -> None:
+    """Write a safetensors file with "WIDTH/weight" and "WIDTH/bias" for each width."""
+    tensors: dict[str, Tensor] = {}
+    for width, (weight, bias) in probes.linear.items():
+        tensors |= {f"{width:g}/weight": weight.float(), f"{width:g}/bias": bias.float()}
+    weights = asdict(probes.weights) if probes.weights else None
+    described = {"version": VERSION, "classes": probes.classes, "data": probes.data, "weights": weights}
+    write_tensors(path, tensors, {METADATA: json.dumps(described)})
+
+
+def keep_probes(run: Run, record: EvaluationRecord, linear: Mapping[float, Linear], overwrite: bool = False) -> None:
+    """Write the classifiers of an evaluation, with those of its widths that are there already.
+
+    Args:
+        record: the evaluation, settled.
+        linear: the classifiers that it learned, by width.
+        overwrite: leave out what is there.
+    """
+    path = probes_file(run, record.name)
+    kept: dict[float, Linear] = {}
+    if path.exists() and not overwrite:
+        old = load_probes(path)
+        if old.classes == record.classes and (
+            old.weights is None or (record.weights and not old.weights.differences(record.weights))
+        ):
+            kept = {row.width: old.linear[row.width] for row in record.widths if row.width in old.linear}
+    write_probes(path, Probes(kept | dict(linear), record.classes, record.name, record.weights))
+
+
+def read_probes(run: Run, name: str) -> Probes:
+    """The classifiers that an evaluation of the run's present weights left; those of others are a `UserError`."""
+    path = probes_file(run, name)
+    probes = load_probes(path)
+    check_weights(path, probes.weights, run.weights, "evaluate again, with overwrite")
+    return probes
+
+
+def load_probes(path: str | Path) -> Probes:
+    """What a file holds, whichever network it belongs to."""
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"there is no file {path}: us3l evaluate writes it")
+    check_regular(path)
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            described = parse_json(file.metadata()[METADATA])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
+        return _probes(described, tensors)
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"cannot read {path}: it is cut short, damaged or holds no probes ({error})") from None
+
+
+def _probes(described: dict[str, Any], tensors: Mapping[str, Tensor]) -> Probes:
+    if described.get("version", 1) not in (1, VERSION):
+        raise ValueError(f"it has format {described['version']!r:.40}, this us3l reads {VERSION}: use a newer one")
+    classes, data, weights = described["classes"], described["data"], described.get("weights")
+    if not isinstance(data, str) or not (classes is None or _texts(classes)):
+        raise ValueError("the names of its classes or of its data are not text")
+    widths = sorted({name.split("/")[0] for name in tensors}, key=float, reverse=True)
+    linear = {_width(text): _checked(tensors[f"{text}/weight"], tensors[f"{text}/bias"], classes) for text in widths}
+    return Probes(linear, classes, data, Weights.of(weights))
+
+
+def _texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _width(text: str) -> float:
+    width = float(text)
+    if not 0 < width <= 1:
+        raise ValueError(f"{text} is not a width")
+    return width
+
+
+def _checked(weight: Tensor, bias: Tensor, classes: list[str] | None) -> Linear:
+    fits = weight.ndim == 2 and bias.shape == weight.shape[:1] and (classes is None or len(classes) == bias.numel())
+    if not fits:
+        raise ValueError(f"weight {tuple(weight.shape)} and bias {tuple(bias.shape)} do not fit together")
+    if {weight.dtype, bias.dtype} != {torch.float32}:
+        raise ValueError(f"weights are {weight.dtype} and {bias.dtype}")
+    return weight, bias

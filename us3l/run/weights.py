@@ -1,0 +1,91 @@
+"""Which weights a result belongs to: every file that was derived from a model names them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from us3l.errors import UserError
+from us3l.files import check_regular, checksum, open_regular, parse_json
+
+LARGEST_HEADER = 100 * 2**20  # bytes, as in safetensors itself
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The state of a model that something was measured with."""
+
+    weights: str
+    """The SHA-256 of weights.safetensors."""
+    statistics: dict[str, str]
+    """For each calibrated width, the start of the SHA-256 of its batch-norm statistics: widths may be added later."""
+
+    @classmethod
+    def of(cls, value: Any) -> Weights | None:
+        """From plain values; None, which files of earlier versions have, stays None."""
+        if value is None:
+            return None
+        weights, statistics = value["weights"], value["statistics"]
+        texts = [weights, *statistics.keys(), *statistics.values()]
+        if value.keys() != {"weights", "statistics"} or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"weights cannot be {value!r:.60}")
+        return cls(weights, statistics)
+
+    def differences(self, present: Weights) -> list[str]:
+        """What of the present state is not as it was."""
+        same = all(present.statistics.get(width) == digest for width, digest in self.statistics.items())
+        return ["weights"] * (self.weights != present.weights) + ["statistics"] * (not same)
+
+
+def weights_of(model: Path) -> Weights:
+    """Those of the model in a folder."""
+    path = model / "statistics.safetensors"
+    found = check_regular(path).stat()
+    statistics = _statistics(path.resolve(), found.st_mtime_ns, found.st_size)
+    return Weights(checksum(model / "weights.safetensors"), dict(statistics))
+
+
+@lru_cache(maxsize=64)
+def _statistics(path: Path, *_: int) -> tuple[tuple[str, str], ...]:
+    """The digest of each width's tensors, without making tensors of them."""
+    digests: dict[str, Any] = {}
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(size, LARGEST_HEADER):
+                raise ValueError("its header is too long")
+            header = parse_json(file.read(length))
+            header.pop("__metadata__", None)
+            for key in sorted(header):
+                start, end = header[key]["data_offsets"]
+                if not 0 <= start <= end <= size:
+                    raise ValueError("a tensor lies outside of it")
+                file.seek(8 + length + start)
+                digest = digests.setdefault(key.partition("/")[0], hashlib.sha256())
+                digest.update(json.dumps([key, header[key]["dtype"], header[key]["shape"]]).encode())
+                digest.update(file.read(end - start))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"cannot read {path}: the file is cut short or damaged ({error})") from None
+    return tuple((width, digest.hexdigest()[:16]) for width, digest in digests.items())
+
+
+def check_weights(path: Path, measured: Weights | None, present: Weights, again: str) -> None:
+    """That a result belongs to the weights that are there now. Results of earlier versions do not say.
+
+    Args:
+        path: the file of the result, for messages.
+        measured: what the result was found with.
+        present: those of the model.
+        again: what to do about a mismatch.
+    """
+    if measured is None:
+        warnings.warn(f"{path} does not say which weights it belongs to: {again}, if in doubt", stacklevel=3)
+    elif changed := measured.differences(present):
+        raise UserError(f"{path} belongs to another model, whose {' and '.join(changed)} differ: {again}")
