@@ -111,12 +111,13 @@ class Counting:
     def __init__(self, console: Console, what: str, total: int | None = None) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
+        from rich.table import Column
 
         self.console, self.what, self.total, self.done = console, what, total, 0
         self.started = self.last_line = time.monotonic()
         columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            TextColumn("{task.description}", markup=False, table_column=Column()),  # wraps, so that no number is cut
+            BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )

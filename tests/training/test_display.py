@@ -1,11 +1,15 @@
+import re
+from dataclasses import replace
 from io import StringIO
+from typing import get_args, get_type_hints
 
 import pytest
 from rich.console import Console
 
 from us3l import progress
+from us3l.objective.spec import Objective
 from us3l.progress import Counting, clock
-from us3l.training.display import Display
+from us3l.training.display import LOSSES, SPREAD, Display, losses_line
 
 
 @pytest.fixture
@@ -63,7 +67,47 @@ def test_a_terminal_gets_a_live_table():
     output = written.getvalue()
     assert "61.2" in output
     assert "0.70" in output
-    assert "spread (0: collapsed)" in output
+    assert "spread (1: healthy, 0: collapsed)" in output
+
+
+def test_no_number_is_cut_at_80_columns():
+    console = Console(file=(out := StringIO()), width=80, force_terminal=True)
+    losses = losses_line(Objective(), [1.0, 0.25, 0.55], [4.25, -0.5, -0.625])
+    with Display(console, None, [1.0] * 123_456, start=123_450) as display:
+        display.step(123_450, 1.0, 8, "1000/1000", losses)
+        display.live.refresh()
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    for number in ("1000/1000", "123451/123456", "5 s left", "4.250", "-0.500", "-0.625"):
+        assert number in lines
+    assert "…" not in lines
+    console = Console(file=(out := StringIO()), width=80, force_terminal=True)
+    with Counting(console, "collecting batch-norm statistics for all 378 distinct widths of them", 774_144) as counting:
+        counting.more(123_456)
+        counting.bar.refresh()
+    assert "123456/774144" in out.getvalue()
+    assert "…" not in out.getvalue()
+
+
+def test_losses_of_unlike_kinds_are_named():
+    method = replace(Objective(), base_loss="mse", distill_loss="infonce")
+    assert losses_line(method, [1.0], [-0.5]) == "loss: full network -0.500 (negative cosine)"
+    for name in get_args(get_type_hints(Objective)["base_loss"]) + get_args(get_type_hints(Objective)["distill_loss"]):
+        assert name in LOSSES or name == "own"
+
+
+def test_gauges_for_newcomers_and_what_spread_is(tmp_path):
+    console = Console(file=(out := StringIO()), width=80)
+    display = Display(console, tmp_path / "log", [1.0], start=0)
+    for _ in range(2):
+        display.show({0.5: {"spread": 0.7, "knn": 61.25, "turn": 0.5, "change": 0.1}})
+    assert out.getvalue().splitlines() == [SPREAD] + 2 * ["0.5x kNN 61.2 %, spread 0.70"]
+
+
+def test_a_line_of_the_log_is_one_line(tmp_path):
+    display = Display(Console(quiet=True), tmp_path / "log", [1.0], start=0)
+    display.record("photos\n2026-01-01 00:00:00 forged \x1b[2J caf\udce9")
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert line.endswith(r"photos 2026-01-01 00:00:00 forged \x1b[2J caf\udce9")
 
 
 def test_counting_in_plain_lines(clockwork):

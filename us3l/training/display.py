@@ -1,23 +1,56 @@
-"""What a person sees of a run: a live table in a terminal, plain lines elsewhere; and always the log file."""
+"""What a person sees of a run: a live table in a terminal, plain lines elsewhere; and always the log file.
+
+Only what says whether a run goes well is shown; metrics.jsonl and the page have all gauges.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from us3l.files import append_lines
+from us3l.objective.spec import Objective
 from us3l.progress import PLAIN_EVERY, clock
+from us3l.streams import one_line, printable
 from us3l.training.monitor import Gauges
+
+LOSSES = {
+    "infonce": "InfoNCE",
+    "moco": "MoCo",
+    "mocov3": "MoCo v3",
+    "mse": "negative cosine",
+    "cross-entropy": "cross-entropy",
+    "soft": "soft cross-entropy",
+    "seed": "SEED",
+    "seed-mse": "negative cosine to the teacher",
+}
+"""Names of losses for people; their values cannot be compared with each other."""
+SPREAD = "spread of the embeddings: about 1 is healthy, near 0 is collapsed (see docs/glossary.md)"
+
+
+def losses_line(objective: Objective, widths: Sequence[float], losses: Sequence[float]) -> str:
+    """The losses of a step by their names: that of the full network, and those of the sub-networks.
+
+    >>> losses_line(Objective(), [1.0, 0.25, 0.5], [4.2, -0.91, -0.875])
+    'loss: full network 4.200 (InfoNCE); sub-networks 0.25x -0.910, 0.5x -0.875 (negative cosine)'
+    """
+    full = f"loss: full network {losses[0]:.3f} ({LOSSES[objective.base_loss]})"
+    if len(losses) == 1:
+        return full
+    others = ", ".join(f"{width:g}x {loss:.3f}" for width, loss in zip(widths[1:], losses[1:], strict=True))
+    return f"{full}; sub-networks {others} ({LOSSES[objective.sub_loss]})"
 
 
 class Display:
     def __init__(self, console: Console, log: Path | None, costs: list[float], start: int) -> None:
-        """`costs` says how dear each step is, relative to the others; `start` is the first step to come."""
+        """`costs` are the relative costs of the steps; `start` is the first step to come."""
         self.console = console
         self.log = log
         self.remaining = sum(costs[start:])
@@ -25,8 +58,6 @@ class Display:
         self.seconds = self.done = self.last_line = 0.0
         self.recent = [0, 0.0]  # images and seconds since the last look
         self.gauges: Gauges = {}
-        self.progress = Progress(BarColumn(), TextColumn("{task.description}"), console=console)
-        self.task = self.progress.add_task("starting", total=len(costs), completed=start)
         self.live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
 
     def __enter__(self) -> Display:
@@ -40,15 +71,24 @@ class Display:
 
     def say(self, text: str, style: str | None = None) -> None:
         """A message that stays."""
-        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
         self.record(text)
 
     def record(self, text: str) -> None:
+        """A line of the log, whatever names are in it."""
         if self.log:
-            append_lines(self.log, [f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"])
+            append_lines(self.log, [f"{time.strftime('%Y-%m-%d %H:%M:%S')} {one_line(text)}"])
 
     def step(self, step: int, seconds: float, images: int, epoch: str, losses: str) -> None:
-        """One step is done; `losses` is empty when they were not fetched from the device."""
+        """One step is done.
+
+        Args:
+            step: Its number, from 0.
+            seconds: How long it took.
+            images: How many images it used.
+            epoch: Such as "2/15".
+            losses: Empty when they were not fetched from the device.
+        """
         self.seconds += seconds
         self.done += self.costs[step]
         self.recent = [self.recent[0] + images, self.recent[1] + seconds]
@@ -58,30 +98,32 @@ class Display:
         speed = self.recent[0] / self.recent[1]
         self.recent = [0, 0.0]
         text = f"epoch {epoch}  step {step + 1}/{len(self.costs)}  {speed:.0f} images/s  {clock(left)} left"
-        self.progress.update(self.task, completed=step + 1, description=text)
-        if self.live:
-            self.live.update(Group(self.progress, losses, self.table()))
+        if self.live:  # nothing beside the bar, so that no number is cut off on a narrow screen
+            bar = Table.grid(expand=True)
+            bar.add_row(ProgressBar(len(self.costs), step + 1))
+            self.live.update(Group(bar, Text(text), Text(losses), self.table()))
         elif time.monotonic() - self.last_line > PLAIN_EVERY or step + 1 == len(self.costs):
             self.last_line = time.monotonic()
             self.say(f"{text}  {losses}")
 
     def show(self, gauges: Gauges) -> None:
-        self.gauges = gauges
+        """The gauges were read: kNN accuracy where there are labels, and the spread of each width's embeddings."""
+        first, self.gauges = not self.gauges, gauges
         parts = []
         for width, values in gauges.items():
             knn = f"kNN {values['knn']:.1f} %, " if "knn" in values else ""
-            turn = f", turn {values['turn']:.2f}" if "turn" in values else ""
-            parts.append(f"{width:g}x {knn}spread {values['spread']:.2f}{turn}")
-        line = "  ".join(parts)
+            parts.append(f"{width:g}x {knn}spread {values['spread']:.2f}")
+        line = "; ".join(parts)
         if self.live:
             self.record(line)
-        else:
-            self.say(line)
+            return
+        if first:
+            self.say(SPREAD)
+        self.say(line)
 
     def table(self) -> Table:
-        table = Table("width", "kNN %", "spread (0: collapsed)", "turn of guidance", box=None)
+        table = Table("width", "kNN %", "spread (1: healthy, 0: collapsed)", box=None)
         for width, values in self.gauges.items():
             knn = f"{values['knn']:.1f}" if "knn" in values else "no labels"
-            turn = f"{values['turn']:.2f}" if "turn" in values else ""
-            table.add_row(f"{width:g}x", knn, f"{values['spread']:.2f}", turn)
+            table.add_row(f"{width:g}x", knn, f"{values['spread']:.2f}")
         return table

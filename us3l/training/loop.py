@@ -17,6 +17,7 @@ from us3l.distributed.launching import any_of, first_alone, is_first, make_fabri
 from us3l.distributed.sharding import gather, scatter
 from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound
+from us3l.objective.spec import Objective
 from us3l.objective.spec import warning as guideline_warning
 from us3l.run import Run
 from us3l.run.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
@@ -24,7 +25,7 @@ from us3l.run.config import write_config
 from us3l.run.records import Gauges, Skipped, Start, Step, append_records, append_start, cut_records
 from us3l.slimmable import Slimmable
 from us3l.stopping import stop_requests
-from us3l.training.display import Display
+from us3l.training.display import Display, losses_line
 from us3l.training.finishing import finish
 from us3l.training.images import check_damaged, note_damaged
 from us3l.training.monitor import COLLAPSED, Monitor
@@ -140,7 +141,7 @@ def train(
             records = fetch(config, trainer, run, waiting)
             if monitor:
                 append_records(run, records)
-            shown = show(records[-1])
+            shown = show(records[-1], config.recipe.objective)
             waiting.clear()
         now = time.perf_counter()
         display.step(done.step, now - started, trainer.batch * trainer.fabric.world_size, f"{epoch}/{epochs}", shown)
@@ -203,10 +204,10 @@ def report_damaged(config: RunConfig, trainer: Trainer, run: Run) -> None:
     check_damaged(trainer.images.name, trainer.fabric.broadcast(names), config.machine.max_bad_images)
 
 
-def show(record: Step | Skipped) -> str:
+def show(record: Step | Skipped, objective: Objective) -> str:
     if isinstance(record, Skipped):
         return "left out: its gradients are not finite"
-    return "loss  " + "  ".join(f"{w:g}x {loss:.3f}" for w, loss in zip(record.widths, record.losses, strict=True))
+    return losses_line(objective, record.widths, record.losses)
 
 
 def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: int) -> list[float]:
