@@ -1,8 +1,11 @@
 """The commands as a user calls them: good input, bad input, and nothing lost."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -10,9 +13,15 @@ import torch
 from PIL import Image
 
 import us3l
+from us3l.cli.evaluate import Evaluate
+from us3l.cli.export import Export
 from us3l.cli.main import COMMANDS, main
-from us3l.cli.parse import program
+from us3l.cli.parse import flags, parse, program
+from us3l.cli.pretrain import Pretrain
+from us3l.cli.profile import ProfileCommand
+from us3l.cli.report import Report
 from us3l.run import Run
+from us3l.training.recipes import RECIPES
 from us3l.training.run import config_of
 
 TINY = "--max-steps 4 --batch-size 8 --base 8 --size 8 --calibration 8 --accelerator cpu".split()
@@ -55,7 +64,7 @@ def test_from_a_folder_of_photos_to_files(photos, tmp_path, capsys):
     assert Image.open(run / "eval" / "photos.png").size[0] > 500
 
     assert main(["export", str(run), "--width", "0.37", "0.5"]) == 0
-    written = {path.name for path in (run / "export").iterdir()}
+    written = {path.name for path in (run / "export").iterdir() if path.name != ".lock"}
     assert written == {"resnet18-0.37x.pt2", "resnet18-0.5x.pt2", "manifest.json", "example.py"}
 
 
@@ -67,7 +76,9 @@ def test_the_demo_tells_what_to_do_next(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(recipes.RECIPES, "digits", (small, text))
     monkeypatch.chdir(tmp_path)
     assert main(["demo"]) == 0
-    assert "us3l export runs/demo" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "us3l export runs/demo --width 0.5\n" in output
+    assert "us3l evaluate runs/demo --widths all\n" in output
     assert len(json.loads((tmp_path / "runs/demo/eval/digits.json").read_text())["widths"]) == 9
     assert main(["demo"]) == 0
     assert (tmp_path / "runs/demo-2/model/model.json").exists()
@@ -75,9 +86,7 @@ def test_the_demo_tells_what_to_do_next(tmp_path, capsys, monkeypatch):
 
 def test_the_recipe_follows_the_data_wherever_it_stands(run, photos, tmp_path):
     assert main(["pretrain", *TINY, "--images", "40", "digits", "--out", str(tmp_path / "run")]) == 0
-    assert main(["pretrain", *TINY, "--images", "40", "--out", str(tmp_path / "default")]) == 0
-    for name in ("run", "default"):
-        assert (tmp_path / name / "config.yaml").read_bytes() == (run / "config.yaml").read_bytes()
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == (run / "config.yaml").read_bytes()
     assert main(["pretrain", *TINY, str(photos), "--out", str(tmp_path / "photos-run")]) == 0
     assert config_of(Run(tmp_path / "photos-run")).recipe.views.flip == 0.5
     assert config_of(Run(tmp_path / "run")).recipe.views.flip == 0.0
@@ -142,6 +151,7 @@ def test_bad_input_gets_one_clear_line(photos, run, tmp_path, capsys):
     assert "did you mean 'digits'" in failing(capsys, "pretrain", "digit", "--out", out)
     assert "did you mean 'mini'" in failing(capsys, "pretrain", photos, "--recipe", "mnii", "--out", out)
     assert "--out" in failing(capsys, "pretrain", photos)
+    assert "say which images to learn from" in failing(capsys, "pretrain", "--out", out)
     assert "samples=0" in failing(capsys, "pretrain", photos, "--out", out, "--samples", 0)
     assert "no file" in failing(capsys, "pretrain", photos, "--out", out, "--config", tmp_path / "none.yaml")
     assert "not a run" in failing(capsys, "pretrain", "--out", tmp_path / "empty", "--resume")
@@ -199,14 +209,56 @@ def test_help_needs_no_torch():
     assert main(["--help"]) == 0
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_with_examples(name, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main([name, "--help"])
-    assert stop.value.code == 0
-    output = capsys.readouterr().out
-    assert f"us3l {name}" in output
-    assert "examples:" in output
+def helped(capsys, *arguments) -> list[str]:
+    """The lines of a help, after which a command may end the process."""
+    with suppress(SystemExit):
+        assert main(list(arguments)) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "pretrain --help-all"])
+def test_every_command_has_help_with_examples_for_80_columns(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = helped(capsys, *name.split(), *([] if "--help-all" in name else ["--help"]))
+    assert f"us3l {name.split()[0]}" in "\n".join(lines)
+    assert "examples:" in lines
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def test_the_first_help_of_pretrain_is_short_and_names_settings_that_exist(capsys):
+    lines = helped(capsys, "pretrain", "--help")
+    assert len(lines) < 60
+    named = {word for line in lines for word in re.findall(r"--[a-z-]+", line)}
+    assert {"--out", "--resume", "--epochs", "--size", "--method"} < named
+    assert named - flags(Pretrain) <= {"--recipe", "--help-all"}
+    mini = RECIPES["mini"][0]
+    assert (mini.epochs, mini.batch_size, mini.views.size, mini.network.min_width) == (15, 128, 32, 0.25)
+    assert len(helped(capsys, "pretrain", "--help-all")) > 150
+
+
+def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch):
+    """And what it says can be said."""
+    monkeypatch.setattr("us3l.cli.pretrain.execute", lambda *_: 0)
+    monkeypatch.setattr("us3l.cli.report.after", lambda *_: 0)
+    assert main(["pretrain", "digits", "--out", str(tmp_path / "a run")]) == 0
+    said = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  us3l ")]
+    assert [shlex.split(line)[1:3] for line in said] == [
+        [name, str(tmp_path / "a run")] for name in ("report", "evaluate", "profile", "export")
+    ]
+    for line in said:
+        name, *arguments = shlex.split(line)[1:]
+        kind = {"report": Report, "evaluate": Evaluate, "profile": ProfileCommand, "export": Export}[name]
+        parse(kind, name, arguments)
+
+
+def test_the_stem_goes_by_the_size(tmp_path, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr("us3l.cli.pretrain.execute", lambda config, *_: asked.append(config.recipe) or 0)
+    monkeypatch.setattr("us3l.cli.report.after", lambda *_: 0)
+    for size, more, stem in [(32, [], "cifar"), (224, [], "imagenet"), (224, ["--stem", "cifar"], "cifar")]:
+        assert main(["pretrain", "photos", "--out", str(tmp_path / "run"), "--size", str(size), *more]) == 0
+        assert asked[-1].network.stem == stem
+        assert ("images of 224 pixels" in capsys.readouterr().out) == (stem == "imagenet")
 
 
 def test_the_public_names():

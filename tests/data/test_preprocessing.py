@@ -17,7 +17,7 @@ import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.spec import MEAN, STD
 from us3l.deploy import example
-from us3l.deploy.images import prepare
+from us3l.deploy.images import batches
 from us3l.errors import UserError
 
 PLAIN = {"size": 16, "resize": 18, "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
@@ -149,6 +149,6 @@ def test_evaluation_deployment_and_the_example_see_the_same_pixels(kind: str, si
     assert decoded.shape == (preprocessing.resize, preprocessing.resize, 3)
     np.testing.assert_array_equal(example.read(file, preprocessing.resize), decoded)
     expected = preprocessing.apply(torch.from_numpy(decoded.copy()).permute(2, 0, 1)[None]).numpy()
-    np.testing.assert_array_equal(prepare([file], preprocessing), expected)
+    np.testing.assert_array_equal(next(batches([file], preprocessing, 1)).pixels, expected)
     found = example.preprocess(file, {"preprocessing": preprocessing.to_plain()})
     np.testing.assert_allclose(found, expected, atol=1e-6)

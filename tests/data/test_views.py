@@ -35,6 +35,7 @@ def whole(count: int, size: int, **changes: Any) -> V.Draws:
         order=torch.arange(4).repeat(count, 1),
         grey=torch.zeros(count, dtype=torch.bool),
         sigma=torch.zeros(count),
+        solarise=torch.zeros(count, dtype=torch.bool),
     )
     return dataclasses.replace(draws, **changes)
 
@@ -82,6 +83,34 @@ def test_blur_equals_torchvision(size: int) -> None:
         [TV.gaussian_blur(i, [kernel, kernel], [s, s]) for i, s in zip(images, sigma.tolist(), strict=True)]
     )
     close(V.blur(images, sigma), theirs)
+
+
+def test_solarising_equals_torchvision() -> None:
+    images = photos(4)
+    ours = V.apply(images, whole(4, 32, solarise=torch.tensor([True, False, True, False])))
+    close(ours[::2], TV.solarize(images[::2], 0.5))
+    close(ours[1::2], images[1::2])
+    pixels = (images * 255).to(torch.uint8)
+    ours = V.apply(pixels, whole(4, 32, solarise=torch.ones(4, dtype=torch.bool)))
+    close(ours, TV.solarize(pixels, 128) / 255)
+
+
+def test_the_two_views_can_differ_in_kind() -> None:
+    """As MoCo v3's do: the first always blurred, the second solarised."""
+    images = photos(64)
+    both = dataclasses.replace(PLAIN, size=32, crop_scale=(1.0, 1.0))
+    settings = dataclasses.replace(both, blur=1.0, second_blur=0.0, solarise=0.0, second_solarise=1.0)
+    first, _ = V.two_views(images, settings, seeded())
+    assert torch.equal(first, V.two_views(images, dataclasses.replace(both, blur=1.0), seeded())[0])
+    plain = V.draw(both, 64, 32, 32, seeded())
+    assert not plain.solarise.any()
+    drawn = V.draw(dataclasses.replace(both, solarise=0.2), 4000, 32, 32, seeded()).solarise
+    assert 0.17 < drawn.float().mean() < 0.23
+    # Boxes differ a little even at full scale, so compare where all is one colour.
+    white = torch.ones(2, 3, 32, 32)
+    first, second = V.two_views(white, settings, seeded())
+    close(first, V.normalise(white))
+    close(second, V.normalise(torch.zeros_like(white)))
 
 
 def test_each_image_is_jittered_in_its_own_order() -> None:

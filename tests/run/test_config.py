@@ -6,6 +6,7 @@ from us3l.errors import UserError
 from us3l.run.config import read_config, write_config
 from us3l.training.recipes import RECIPES, named
 from us3l.training.run import RunConfig
+from us3l.training.trainer import new_network
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -24,7 +25,7 @@ def test_a_configuration_comes_back_as_it_was(tmp_path, name):
         ("recipe: {epochs: 0}", "epochs=0 is too small"),
         ("recipe: {optimiser: {lr: fast}}", "lr: expected float"),
         ("recipe: {optimiser: {lr: -1}}", "lr=-1.0 must be positive"),
-        ("recipe: {network: {stem: mars}}", "stem: expected 'cifar' or 'imagenet', got 'mars'"),
+        ("recipe: {network: {stem: mars}}", "stem: expected 'auto' or 'cifar' or 'imagenet', got 'mars'"),
         ("recipe: {objective: {samples: 0}}", "samples=0 must be at least 1"),
         ("recipe: {objective: {alpha: 0.2}}", "alpha [*] groups = 1.6"),
         ("recipe: {views: {crop_scale: [0.2, 0.5, 1]}}", "crop_scale: expected 2 values"),
@@ -59,3 +60,13 @@ def test_numbers_as_people_write_them(tmp_path):
 def test_unknown_recipes_are_met_with_the_closest():
     with pytest.raises(UserError, match="did you mean 'cifar-resnet18'"):
         named("cifar-resnet81")
+
+
+def test_the_stem_goes_by_the_size_of_the_images():
+    mini = named("mini")
+    large = replace(mini, views=replace(mini.views, size=96))
+    assert (mini.settled().network.stem, large.settled().network.stem) == ("cifar", "imagenet")
+    assert getattr(new_network(large).family, "stem", None) == "imagenet"
+    asked = replace(large, network=replace(large.network, stem="cifar"))
+    assert asked.settled() == asked
+    assert getattr(new_network(asked).family, "stem", None) == "cifar"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from us3l.cli.parse import parse, program
 
@@ -23,6 +24,7 @@ class Demo:
 
 def main(arguments: list[str]) -> int:
     from us3l.cli import evaluate, pretrain, report
+    from us3l.console import Console
     from us3l.run import Run
     from us3l.training.recipes import named
     from us3l.training.run import RunConfig
@@ -34,16 +36,19 @@ def main(arguments: list[str]) -> int:
         return code
     evaluate.execute(evaluate.Evaluate(run.folder))
     report.after(run.folder)
-    us3l = program()
-    print(
+    us3l, name = program(), quote(str(run.folder))
+    Console().say(
         f"""
-One network, trained once without labels, ran at nine widths. Open {run.folder}/report.html to see it all.
+One network, trained once without labels, ran at nine widths.
+Open {run.folder}/report.html in a browser to see it all.
 
 What next:
-  {us3l} export {run.folder} --width 0.5         a plain network of that width, as a file
-  {us3l} evaluate {run.folder} --widths all      every distinct width
-  {us3l} pretrain PHOTOS/ --out runs/mine     your own folder of images, labels not needed
-"""
+  {us3l} export {name} --width 0.5
+      the network of that width, as a file
+  {us3l} evaluate {name} --widths all
+      every distinct width
+  {us3l} pretrain PHOTOS/ --out runs/mine
+      your own folder of images; labels are not needed"""
     )
     return 0
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import is_dataclass
+from inspect import cleandoc
 from pathlib import Path
+from textwrap import wrap
 from typing import TypeVar, get_type_hints
 
 import tyro
+
+from us3l.errors import UserError
 
 T = TypeVar("T")
 
@@ -32,10 +39,56 @@ def parse(kind: type[T], command: str, arguments: list[str], default: T | None =
     Every command understands the same: see `plain`.
     """
     settings = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    given = plain(arguments, flags(kind))
-    if default is None:
-        return tyro.cli(kind, prog=f"us3l {command}", args=given, config=settings)
-    return tyro.cli(kind, prog=f"us3l {command}", args=given, default=default, config=settings)
+    given, about = plain(arguments, flags(kind)), described(kind.__doc__ or "")
+    with our_errors():
+        return tyro.cli(
+            kind,
+            prog=f"us3l {command}",
+            description=about,
+            args=given,
+            default=tyro.MISSING_NONPROP if default is None else default,
+            config=settings,
+        )
+
+
+@contextmanager
+def our_errors() -> Iterator[None]:
+    """What our own checks of settings say comes as our error; tyro, which takes it for its own, puts it into a box."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            yield
+    except SystemExit as stop:
+        error: BaseException | None = stop
+        while error is not None and not isinstance(error, UserError):
+            error = error.__context__
+        if error is not None:
+            raise error from None
+        sys.stderr.write(said.getvalue())
+        raise
+
+
+def described(text: str, columns: int = 80) -> str:
+    """A command's docstring for the screen: paragraphs filled, and examples that are too long continued.
+
+    >>> print(described("One.\\n\\n    examples:\\n      us3l recipes --and more", 20))
+    One.
+    <BLANKLINE>
+    examples:
+      us3l recipes \\
+          --and more
+    """
+    filled = []
+    for paragraph in cleandoc(text).split("\n\n"):
+        if paragraph.startswith("examples:"):
+            lines = paragraph.split("\n")[1:]
+            cut = [wrap(line.strip(), columns - 4, break_on_hyphens=False, subsequent_indent="    ") for line in lines]
+            filled.append("\n  ".join(["examples:", *(" \\\n  ".join(parts) for parts in cut)]))
+        else:
+            indent = "  " if filled else ""  # tyro joins lines that begin with a letter
+            lines = wrap(paragraph, columns, break_on_hyphens=False, initial_indent=indent, subsequent_indent="  ")
+            filled.append("\n".join(lines))
+    return "\n\n".join(filled)
 
 
 def plain(arguments: list[str], known: set[str]) -> list[str]:

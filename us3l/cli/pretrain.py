@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 import tyro
@@ -16,13 +17,57 @@ from us3l.run import Run
 from us3l.training.recipes import Recipe, named
 from us3l.training.run import Machine, RunConfig, config_of
 
+HELP = """usage: us3l pretrain DATA --out RUN [settings]
+
+Train one network once, on images without labels, for every width.
+
+what to learn from, and where to put it
+  DATA               a folder of images, parquet files, or a known name such as
+                     cifar10 or digits (us3l download fetches some)
+  --out RUN          the run's folder, made anew
+  --resume           go on with the run in --out from its last checkpoint
+  --images N         use only this many of the images
+  --size N           side of the images in pixels (32)
+
+the network
+  --recipe NAME      where all settings start: mini, for CPUs (the default),
+                     cifar-resnet18, imagenet-resnet50, ...: see us3l recipes
+  --backbone NAME    resnet18, resnet50, mobilenet_v2, vit_tiny, vit_small
+  --base N           channels of the first stage at full width: 16 suits CPUs,
+                     64 is the paper's
+  --min-width W      the narrowest width (0.25)
+
+the training
+  --epochs N         passes over the images (15)
+  --batch-size N     images in a batch, over all devices (128)
+  --lr X             highest learning rate
+  --method NAME      another method than US3L, such as us-simsiam or byol
+  --seed N           decides everything random (0)
+
+the computer
+  --accelerator A    auto, cpu, cuda or mps
+  --devices N        GPUs, or processes on a CPU, that share each batch
+  --precision P      32-true, bf16-mixed or 16-mixed
+  --stream           read the images while training, to save memory
+
+examples:
+  us3l pretrain photos/ --out runs/photos
+  us3l pretrain photos/ --out runs/large --size 224 --base 64 --epochs 100
+  us3l pretrain --out runs/photos --resume
+  us3l pretrain digits --out runs/byol --method byol --individual 0.5
+  us3l pretrain photos/ --out runs/again --config runs/photos/config.yaml
+
+Numbers in brackets are those of the recipe mini. After it: us3l evaluate RUN,
+us3l report RUN, us3l export RUN. All settings: us3l pretrain --help-all
+"""
+
 
 @dataclass(frozen=True)
 class Pretrain:
     """Train one network once, on images without labels, for every width.
 
-    DATA is `digits`, another known name, a folder of images, or parquet files. Every setting of the recipe can be
-    changed by its name.
+    DATA is a folder of images, parquet files, or a known name such as cifar10 or digits. Every setting of the recipe
+    can be changed by its name.
 
     examples:
       us3l pretrain digits --out runs/digits
@@ -35,8 +80,8 @@ class Pretrain:
       us3l pretrain photos/ --out runs/again --config runs/photos/config.yaml
     """
 
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = "digits"
-    """Images to learn from."""
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
+    """Images to learn from; --resume and --config know theirs."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """The run's folder, made anew."""
     recipe_name: Annotated[str | None, tyro.conf.arg(name="recipe")] = None
@@ -56,15 +101,26 @@ class Pretrain:
 
 
 def main(arguments: list[str]) -> int:
+    if "-h" in arguments or "--help" in arguments:
+        print(HELP, end="")
+        return 0
+    arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
     command = parse(Pretrain, "pretrain", arguments, defaults(arguments, "mini"))
     if command.data == "digits":  # which has a recipe of its own
         command = parse(Pretrain, "pretrain", arguments, defaults(arguments, "digits"))
     if command.out is None:
         raise UserError("say where the run should go: --out RUN")
     run = Run(command.out)
-    config = RunConfig(command.data, command.recipe, command.machine)
-    if command.resume and not command.data:
-        raise UserError(f"{run.folder} is not a run: there is no config.yaml in it. To start one there, name its DATA")
+    if not command.data:
+        if command.resume:
+            raise UserError(
+                f"{run.folder} is not a run: there is no config.yaml in it. To start one there, name its DATA"
+            )
+        raise UserError(
+            "say which images to learn from: us3l pretrain DATA --out RUN, with a folder of images as DATA; "
+            "for a first try without any, us3l demo"
+        )
+    config = RunConfig(command.data, command.recipe.settled(), command.machine)
     if command.resume and run.started:
         if settled(config) != settled(config_of(run)):
             raise UserError(
@@ -77,12 +133,33 @@ def main(arguments: list[str]) -> int:
         run.refuse_if_used()
     from us3l.cli import report
 
-    return execute(config, run, command.resume) or report.after(run.folder)
+    if command.recipe.network.stem == "auto" and config.recipe.network.stem == "imagenet":
+        side = config.recipe.views.size
+        Console().say(f"images of {side} pixels: the first layers are those for large images (--stem cifar: for small)")
+    code = execute(config, run, command.resume) or report.after(run.folder)
+    if not code and report.is_first():
+        Console().say(next_steps(run.folder))
+    return code
+
+
+def next_steps(folder: Path) -> str:
+    """What to do with a finished run."""
+    us3l, run = program(), quote(str(folder))
+    return f"""
+What next:
+  {us3l} report {run}
+      the page again, after anything new is measured
+  {us3l} evaluate {run} --data LABELLED/
+      accuracy at nine widths, with a folder of labelled images
+  {us3l} profile {run}
+      cost and latency of every width on this computer
+  {us3l} export {run} --width 0.5
+      the network of that width, as a file"""
 
 
 def settled(config: RunConfig) -> RunConfig:
     """What stays when a run is resumed: all but how it is computed."""
-    return replace(config, machine=Machine(stream=config.machine.stream))
+    return replace(config, recipe=config.recipe.settled(), machine=Machine(stream=config.machine.stream))
 
 
 def defaults(arguments: list[str], recipe: str) -> Pretrain:
@@ -110,7 +187,7 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
 
         config = read_config(early.config, RunConfig)
     else:
-        config = RunConfig("" if early.resume else "digits", named(early.recipe or recipe))
+        config = RunConfig("", named(early.recipe or recipe))
     if early.method and not going_on:
         config = replace(config, recipe=config.recipe.with_method(early.method))
     if early.case and not going_on:

@@ -63,11 +63,9 @@ def main(arguments: list[str]) -> int:
 
 def after(folder: Path) -> int:
     """The page of a run that has just ended well; if it cannot be made, a line says so, and that is all."""
-    from lightning_fabric.utilities.rank_zero import rank_zero_only
-
     from us3l.console import Console
 
-    if getattr(rank_zero_only, "rank", 0):
+    if not is_first():
         return 0
     console = Console()
     try:
@@ -79,6 +77,13 @@ def after(folder: Path) -> int:
         text = f"no page was made ({reason}); the run is complete, try {program()} report {folder}"
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return 0
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks and writes, where several train together."""
+    from lightning_fabric.utilities.rank_zero import rank_zero_only
+
+    return not getattr(rank_zero_only, "rank", 0)
 
 
 def renew(folder: Path) -> int:

@@ -9,8 +9,9 @@ from stat import S_ISREG
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-Encoded = Path | bytes | np.ndarray | None
-"""An image file, its bytes, pixels that need no decoding (H x W x 3), or None where there should have been some."""
+Encoded = Path | bytes | np.ndarray | Image.Image | None
+"""An image file, its bytes, pixels that need no decoding (H x W x 3), an image that Pillow opened, or None where there
+should have been one."""
 
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 """Those that are read. Pillow knows many more, one of which (EPS) has another program interpret the file."""
@@ -36,6 +37,9 @@ def decode(encoded: Encoded, size: int | None) -> np.ndarray:
     if isinstance(encoded, np.ndarray):
         return encoded if size is None else np.asarray(_square(Image.fromarray(encoded), size))
     try:
+        if isinstance(encoded, Image.Image):
+            pixels = _rgb(ImageOps.exif_transpose(encoded))
+            return np.asarray(_square(pixels, size) if size else pixels)
         if isinstance(encoded, Path):
             _check_file(os.stat(encoded))
         with Image.open(BytesIO(encoded) if isinstance(encoded, bytes) else encoded, formats=FORMATS) as image:

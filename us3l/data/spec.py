@@ -1,6 +1,6 @@
 """Settings of the augmentation, without torch so that the command line can read them at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from us3l.errors import UserError
 
@@ -33,6 +33,12 @@ class Views:
     """Probability of a grey view."""
     blur: float = 0.0
     """Probability of a Gaussian blur, with a sigma of 0.1 to 2 pixels."""
+    second_blur: float | None = None
+    """The same for the second view (default: as for the first)."""
+    solarise: float = 0.0
+    """Probability that all values from a half on are inverted."""
+    second_solarise: float | None = None
+    """The same for the second view (default: as for the first)."""
 
     def __post_init__(self) -> None:
         if self.size < 4:
@@ -40,11 +46,18 @@ class Views:
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
             raise UserError(f"views: crop_scale must be two rising shares within (0, 1], not {low} {high}")
-        for name in ("flip", "jitter", "grey", "blur"):
-            if not 0 <= getattr(self, name) <= 1:
+        for name in ("flip", "jitter", "grey", "blur", "second_blur", "solarise", "second_solarise"):
+            if not 0 <= (getattr(self, name) or 0) <= 1:
                 raise UserError(f"views: {name} is a probability, within [0, 1], not {getattr(self, name)}")
         for name in ("brightness", "contrast", "saturation"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise UserError(f"views: {name} must not be negative, not {getattr(self, name)}")
         if not 0 <= self.hue <= 0.5:
             raise UserError(f"views: hue must be within [0, 0.5], not {self.hue}")
+
+    @property
+    def second(self) -> "Views":
+        """How the second view is made."""
+        blur = self.blur if self.second_blur is None else self.second_blur
+        solarise = self.solarise if self.second_solarise is None else self.second_solarise
+        return replace(self, blur=blur, solarise=solarise, second_blur=None, second_solarise=None)

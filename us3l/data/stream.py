@@ -106,13 +106,14 @@ class _Decoded(Dataset[Any]):
 class _RandomViews(_Decoded):
     def __init__(self, files: ImageFiles, views: Views, seed: int, epoch: int, count: int) -> None:
         super().__init__(files, None)
-        self.transform, self.seed, self.epoch, self.count = random_view(views), seed, epoch, count
+        self.transforms = [random_view(views), *[random_view(views.second)] * (count - 1)]
+        self.seed, self.epoch, self.count = seed, epoch, count
 
     def views_of(self, pixels: np.ndarray, index: int) -> list[Tensor]:
         image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
         with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
             torch.default_generator.manual_seed(seed_from(self.seed, self.epoch, index))
-            return [self.transform(image) for _ in range(self.count)]
+            return [transform(image) for transform in self.transforms]
 
 
 def random_view(views: Views) -> Any:
@@ -128,6 +129,7 @@ def random_view(views: Views) -> Any:
             v2.RandomApply([jitter], views.jitter),
             v2.RandomGrayscale(views.grey),
             v2.RandomApply([v2.GaussianBlur(side, BLUR_SIGMA)], views.blur),
+            *([v2.RandomSolarize(128, views.solarise)] if views.solarise else []),  # it would draw even if never done
         ]
     )
 

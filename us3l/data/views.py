@@ -39,6 +39,8 @@ class Draws:
     """N, bool."""
     sigma: Tensor
     """N: of the blur, 0 where there is none."""
+    solarise: Tensor
+    """N, bool."""
 
     def rows(self, chosen: slice) -> "Draws":
         """What was drawn for some of the images."""
@@ -63,6 +65,8 @@ def draw(views: Views, count: int, height: int, width: int, generator: torch.Gen
     neutral = torch.tensor(NEUTRAL, dtype=torch.float64)
     low = torch.maximum(neutral - amplitude, torch.tensor([0.0, 0.0, 0.0, -0.5]))  # a factor is never negative
     factors = low + (neutral + amplitude - low) * strength
+    # Drawn apart, and only where it is wanted, so that other views stay as they always were.
+    solarise = torch.rand(count, generator=generator, dtype=torch.float64) if views.solarise else torch.ones(count)
     return Draws(
         size=views.size,
         boxes=_crop_boxes(views.crop_scale, area, aspect, place, height, width),
@@ -71,6 +75,7 @@ def draw(views: Views, count: int, height: int, width: int, generator: torch.Gen
         order=rank.argsort(dim=1),
         grey=grey[:, 0] < views.grey,
         sigma=torch.where(blur < views.blur, _between(BLUR_SIGMA, sigma), 0)[:, 0].float(),
+        solarise=solarise < views.solarise,
     )
 
 
@@ -110,6 +115,7 @@ def apply(images: Tensor, draws: Draws) -> Tensor:
         _update(view, turned & (factor != 0), hue, factor)
     _update(view, draws.grey, lambda chosen, _: _luma(chosen).expand_as(chosen), draws.sigma)
     _update(view, draws.sigma > 0, blur, draws.sigma)
+    _update(view, draws.solarise, lambda chosen, _: torch.where(chosen >= 0.5, 1 - chosen, chosen), draws.sigma)
     return view
 
 
@@ -123,7 +129,7 @@ def two_views(
     count, _, height, width = images.shape
     number, parts = part
     own = slice(number * count, (number + 1) * count)
-    first, second = (draw(views, parts * count, height, width, generator).rows(own) for _ in range(2))
+    first, second = (draw(v, parts * count, height, width, generator).rows(own) for v in (views, views.second))
     view1, view2 = normalise(apply(images.repeat(2, 1, 1, 1), first.followed_by(second))).chunk(2)
     return view1, view2
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from us3l.deploy.timing import percentile
 from us3l.errors import UserError
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from us3l.deploy.images import Images
-    from us3l.deploy.runtime import Runtime
+    from us3l.deploy.runtime import Predictions, Runtime
 
+T = TypeVar("T")
 LONGEST = 16  # times the patience: even after many failures, a wider network is tried again
 
 
@@ -146,13 +147,20 @@ class Adaptive:
 
     def embed(self, images: Images) -> np.ndarray:
         """Features at the present width: see `Runtime.embed`."""
+        return self._observed(self.runtime.embed, images)
+
+    def predict(self, images: Images) -> Predictions:
+        """Classes at the present width: see `Runtime.predict`."""
+        return self._observed(self.runtime.predict, images)
+
+    def _observed(self, work: Callable[..., T], images: Images) -> T:
         width = self.width
         started = time.perf_counter()
-        features = self.runtime.embed(images, width=width)
+        found = work(images, width=width)
         ended = time.perf_counter()
         with self._lock:
             self.controller.observe(width, 1e3 * (ended - started), ended - self._started)
-        return features
+        return found
 
     def record(self) -> dict[str, Any]:
         """What it was to hold, what it knew, and what it did."""

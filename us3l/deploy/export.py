@@ -31,11 +31,10 @@ from us3l.deploy.bundle import (
     read_bundle,
     slug,
 )
-from us3l.deploy.evaluated import Head
+from us3l.deploy.evaluated import Classifier, Head
 from us3l.deploy.formats import KEY, KINDS
 from us3l.deploy.proof import Evidence, Proof, outputs_of, prove_float, prove_int8, prove_size
 from us3l.errors import UserError
-from us3l.evaluation.linear import Probe
 from us3l.files import replacing
 from us3l.slimmable import Slimmable
 from us3l.storage import describe
@@ -63,22 +62,6 @@ class Source:
     def preprocessing(self) -> Preprocessing:
         """How images become the network's input."""
         return Preprocessing.of(self.net, self.size)
-
-
-class Classifier(nn.Module):
-    """A network and its head: logits."""
-
-    def __init__(self, network: nn.Module, probe: Probe) -> None:
-        super().__init__()
-        self.network = network
-        classes, features = probe.weight.shape
-        self.head = nn.Linear(features, classes)
-        with torch.no_grad():
-            self.head.weight.copy_(probe.weight)
-            self.head.bias.copy_(probe.bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.network(images))
 
 
 def export(

@@ -1,20 +1,23 @@
-"""One object that embeds images at any width: the width, or the time it may take, is given with each request."""
+"""One object that runs networks of any width on images: the width, or the time it may take, comes with each request."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-from torch import nn
+import torch
 
-from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.adaptive import Adaptive, Controller
-from us3l.deploy.backends import OPENERS, Backend, Run, run_torch, set_threads
-from us3l.deploy.bundle import MANIFEST, Bundle, Entry, read_bundle
-from us3l.deploy.images import Images, prepare
+from us3l.deploy.backends import OPENERS, Backend, set_threads
+from us3l.deploy.bundle import MANIFEST, read_bundle
+from us3l.deploy.images import Images, OnError, batches, listed
+from us3l.deploy.networks import Files, Networks, Shared, Task
 from us3l.deploy.pick import Candidate, pick
 from us3l.deploy.timing import percentile, take_turns
 from us3l.errors import UserError
@@ -22,79 +25,51 @@ from us3l.slimmable import Slimmable
 
 MEASURED = 9  # widths that are timed unless others are named
 TURNS = 5
+BATCH = 64  # images that are held and computed at once
 
 
-class Networks(Protocol):
-    """The networks of several widths, each ready to run."""
+@dataclass(frozen=True)
+class Predictions:
+    """What a classifier says of some images."""
 
-    preprocessing: Preprocessing
-    widths: list[float]
+    classes: list[str]
+    """The name of each class."""
+    probabilities: np.ndarray
+    """N x C, float32; NaN for an image that could not be read."""
 
-    def run(self, width: float) -> Run: ...
+    @cached_property
+    def indices(self) -> np.ndarray:
+        """The most probable class of each image; -1 for one that could not be read."""
+        known = ~np.isnan(self.probabilities).any(1)
+        return np.where(known, np.nan_to_num(self.probabilities).argmax(1), -1)
 
+    @property
+    def labels(self) -> list[str | None]:
+        """The name of the most probable class of each image; None for one that could not be read."""
+        return [None if index < 0 else self.classes[index] for index in self.indices]
 
-class Shared:
-    """Every width of a slimmable network, in PyTorch, on its one copy of weights."""
-
-    def __init__(self, net: Slimmable) -> None:
-        self.net, self.widths = net, net.widths
-        if "preprocessing" not in net.metadata:
-            raise UserError(
-                "the network does not say how it wants its images: set "
-                'net.metadata["preprocessing"] = Preprocessing.usual(size).to_plain()'
-            )
-        self.preprocessing = Preprocessing.of(net)
-        self._lock = threading.Lock()
-
-    def run(self, width: float) -> Run:
-        return run_torch(self.network(width))
-
-    def network(self, width: float) -> nn.Module:
-        with self._lock:  # the first call for a width builds its module
-            if not self.net.calibrated(width):
-                raise UserError(f"width {width} is not calibrated: us3l.calibrate(net, images) first")
-            return self.net.at(width)
-
-
-class Files:
-    """The widths of a bundle, each from its file, which is opened when first needed."""
-
-    def __init__(self, bundle: Bundle, backend: Backend, threads: int, int8: bool | None) -> None:
-        self.bundle, self.open, self.threads = bundle, OPENERS[backend], threads
-        self.preprocessing = bundle.preprocessing
-        fitting = [entry for entry in bundle.entries if entry.format == backend]
-        if int8 is None:  # full precision, where there is a choice
-            int8 = all(entry.int8 for entry in fitting)
-        self.entries = {entry.width: entry for entry in fitting if entry.int8 == int8}
-        if not self.entries:
-            raise UserError(
-                f"{bundle.folder} holds no {backend} file{' in INT8' if int8 else ''}: "
-                f"us3l export RUN --width ... --format {backend}{' --int8' if int8 else ''}"
-            )
-        self.widths = sorted(self.entries)
-        self._runs: dict[float, Run] = {}
-        self._lock = threading.Lock()
-
-    def run(self, width: float) -> Run:
-        entry = self._entry(width)
-        with self._lock:
-            if width not in self._runs:
-                self._runs[width] = self.open(self.bundle.path(entry), self.threads)
-            return self._runs[width]
-
-    def _entry(self, width: float) -> Entry:
-        if width not in self.entries:
-            raise UserError(f"{self.bundle.folder} has no width {width}: it has {', '.join(map(str, self.widths))}")
-        return self.entries[width]
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary for each image, ready for a table."""
+        best = self.probabilities.max(1)
+        return [
+            {"class": label, "probability": None if label is None else float(probability)}
+            for label, probability in zip(self.labels, best, strict=True)
+        ]
 
 
 class Runtime:
-    """Embeds images at the width that each request asks for, from any number of threads.
+    """Embeds or classifies images at the width that each request asks for, from any number of threads.
 
-    `model` is a `Slimmable`, the folder of a run or of a model, or that of a bundle. PyTorch runs every width on one
-    copy of weights; ONNX Runtime and OpenVINO run the widths of a bundle (of a run, that in its export folder). "auto"
-    is PyTorch for networks, and for bundles what they hold, OpenVINO first. `threads` compute one request; PyTorch's
-    number is that of the whole process. `int8` chooses between the files of a bundle that has both.
+    PyTorch runs every width on one copy of weights; ONNX Runtime and OpenVINO run the widths of a bundle (of a run:
+    that in its export folder). After a fork, a runtime of one thread goes on; one of several must be made anew.
+
+    Args:
+        model: a `Slimmable`, the folder of a run or of a model, or that of a bundle.
+        backend: "auto" is PyTorch for networks, and for bundles what they hold, OpenVINO first.
+        threads: those that compute one request; PyTorch's number is that of the whole process.
+        int8: chooses between the files of a bundle that has both.
+        head: the classifier for `predict`, by the name of its data, if there are several.
     """
 
     def __init__(
@@ -103,72 +78,165 @@ class Runtime:
         backend: Backend | Literal["auto"] = "auto",
         threads: int | None = None,
         int8: bool | None = None,
+        head: str | None = None,
     ) -> None:
-        threads = set_threads(threads)
+        self.threads = set_threads(threads)
         self.networks: Networks
         folder = None if isinstance(model, Slimmable) else bundle_folder(Path(model), backend)
         if folder and backend == "torch":
             raise UserError(f"{model} is a bundle, whose files onnx and openvino run: for PyTorch give the run itself")
         if folder:
-            bundle = read_bundle(folder)
-            self.networks = Files(bundle, choose(bundle) if backend == "auto" else backend, threads, int8)
+            self.networks = Files(read_bundle(folder), None if backend == "auto" else backend, self.threads, int8, head)
         elif backend in ("torch", "auto"):
-            self.networks = Shared(model if isinstance(model, Slimmable) else load_network(Path(model)))
+            self.networks = Shared(model if isinstance(model, Slimmable) else Path(model), head)
         else:
-            raise UserError(
-                f"{backend} runs exported files: us3l export RUN --width ... --format {backend}, then Runtime(RUN)"
-            )
-        self._latencies: dict[int, dict[float, float]] = {}
+            raise UserError(f"{backend} runs exported files: export some in the format {backend}, then Runtime(RUN)")
+        self._latencies: dict[tuple[Task, int], dict[float, float]] = {}
         self._measuring = threading.RLock()
+        self._process = os.getpid()
+
+    @property
+    def gives(self) -> tuple[Task, ...]:
+        """What it can do: give "features" by `embed`, or "classes" by `predict`, or both."""
+        return tuple(task for task in ("features", "classes") if self.networks.widths(task))
 
     @property
     def widths(self) -> list[float]:
-        """Ascending."""
-        return self.networks.widths
+        """Ascending: those of the features, or of the classifiers if there are no features."""
+        return self.networks.widths(self.gives[0])
 
-    def embed(self, images: Images, width: float | None = None, latency_ms: float | None = None) -> np.ndarray:
-        """Features (N x C, float32) at a width; or at the widest that embeds so many images within `latency_ms`.
+    @property
+    def classes(self) -> list[str] | None:
+        """The names of the classes that `predict` tells apart; None if it has no classifier."""
+        return self.networks.classes if "classes" in self.gives else None
 
-        Without either, the widest. The first request with `latency_ms` of each batch size waits for `measure`.
+    def __repr__(self) -> str:
+        return f"Runtime({self.networks.name}: {' and '.join(self.gives)} at {len(self.widths)} widths)"
+
+    def embed(
+        self,
+        images: Images,
+        width: float | None = None,
+        latency_ms: float | None = None,
+        on_error: OnError = "raise",
+        batch_size: int = BATCH,
+    ) -> np.ndarray:
+        """Features of images, always of the encoder.
+
+        Args:
+            images: uint8 pixels (N x 3 x H x W or N x H x W x 3), an image file, a folder of them (see
+                `us3l.deploy.image_files`), or several files, bytes, arrays or Pillow images.
+            width: of the network (default: the widest).
+            latency_ms: take the widest that was measured to embed that many images within that time. The first such
+                request of each number of images waits for `measure`.
+            on_error: what to do about an image that cannot be read: "raise" a `UserError`, or give it a row of "nan",
+                with a warning.
+            batch_size: images that are read and computed at once; no more are held.
+
+        Returns:
+            N x C, float32: one row for each image, in order.
         """
+        return self._outputs(images, "features", width, latency_ms, on_error, batch_size)
+
+    def predict(
+        self,
+        images: Images,
+        width: float | None = None,
+        latency_ms: float | None = None,
+        on_error: OnError = "raise",
+        batch_size: int = BATCH,
+    ) -> Predictions:
+        """The classes of images, by the classifier that evaluation learned. Arguments are those of `embed`."""
+        logits = torch.from_numpy(self._outputs(images, "classes", width, latency_ms, on_error, batch_size))
+        return Predictions(self.networks.classes, logits.softmax(1).numpy())
+
+    def _outputs(
+        self, images: Images, task: Task, width: float | None, latency_ms: float | None, on_error: OnError, size: int
+    ) -> np.ndarray:
+        self._check_process()
         if width is not None and latency_ms is not None:
             raise UserError("give a width or latency_ms, not both")
-        pixels = prepare(images, self.networks.preprocessing)
+        if on_error not in ("raise", "nan") or size < 1:
+            raise UserError(f"on_error={on_error!r} must be 'raise' or 'nan', and batch_size={size} at least 1")
+        if task not in self.gives:
+            raise UserError(self.networks.why_not(task))
+        some = listed(images)
         if latency_ms is not None:
-            width = self.width_within(latency_ms, len(pixels))
-        return self.networks.run(self.widths[-1] if width is None else width)(pixels)
+            together = min(len(some), size)
+            width = self.width_within(latency_ms * together / len(some), together, task)
+        run = self.networks.run(self.networks.widths(task)[-1] if width is None else width, task)
+        parts: list[tuple[np.ndarray, np.ndarray]] = [
+            (run(batch.pixels) if len(batch.pixels) else np.zeros((0, 0), np.float32), batch.readable)
+            for batch in batches(some, self.networks.preprocessing, size, on_error)
+        ]
+        found = np.full((len(some), max(outputs.shape[1] for outputs, _ in parts)), np.nan, np.float32)
+        if not found.shape[1]:
+            raise UserError(f"none of the {len(some)} images can be read")
+        readable = np.concatenate([good for _, good in parts])
+        found[readable] = np.concatenate([outputs for outputs, _ in parts if len(outputs)])
+        return found
 
-    def width_within(self, latency_ms: float, batch: int = 1) -> float:
-        """The widest network that was measured to embed a batch within that time."""
-        table = [Candidate(width, {"latency_ms": ms}) for width, ms in self.latencies(batch).items()]
+    def _check_process(self) -> None:
+        """The threads of a library do not live on in a forked process, which would wait for them forever."""
+        if self._process == os.getpid():
+            return
+        if self.threads > 1:
+            raise UserError(
+                f"this Runtime was made in process {self._process}, and its {self.threads} threads are not in this "
+                "fork of it: make a Runtime in each process after the fork (of a web server: in each worker, without "
+                "preloading), start processes by 'spawn', or use threads=1"
+            )
+        self.networks.renew()
+        self._measuring = threading.RLock()
+        self._process = os.getpid()
+
+    def width_within(self, latency_ms: float, batch: int = 1, task: Task | None = None) -> float:
+        """The widest network that was measured to take at most that time for a batch."""
+        table = [Candidate(width, {"latency_ms": ms}) for width, ms in self.latencies(batch, task).items()]
         choice = pick(table, {"latency_ms": latency_ms})
         if not choice.fits:
             fastest = choice.candidate
             raise UserError(
-                f"no width embeds {batch} images within {latency_ms:g} ms here: "
+                f"no width takes at most {latency_ms:g} ms for {batch} images here: "
                 f"{fastest.width:g} is the fastest, with {fastest.figures['latency_ms']:.3g} ms"
             )
         return choice.candidate.width
 
-    def latencies(self, batch: int = 1) -> dict[float, float]:
+    def latencies(self, batch: int = 1, task: Task | None = None) -> dict[float, float]:
         """What `measure` found for that batch size; the first call measures."""
         with self._measuring:
-            return self._latencies.get(batch) or self.measure(batch)
+            return self._latencies.get((task or self.gives[0], batch)) or self.measure(batch, task=task)
 
-    def measure(self, batch: int = 1, widths: Sequence[float] | None = None, turns: int = TURNS) -> dict[float, float]:
-        """The p95 milliseconds of embedding a batch at each width, measured now and kept for later requests.
+    def measure(
+        self,
+        batch: int = 1,
+        widths: Sequence[float] | None = None,
+        turns: int = TURNS,
+        task: Task | None = None,
+    ) -> dict[float, float]:
+        """Time the networks now, and keep the figures for later requests.
 
-        Up to nine widths, spread evenly, unless others are named.
+        Args:
+            batch: images in a request.
+            widths: those to time (default: up to nine, spread evenly).
+            turns: how often each width is timed.
+            task: "features" or "classes" (default: the first of what it gives).
+
+        Returns:
+            The p95 milliseconds of a batch by width.
         """
+        chosen: Task = task or self.gives[0]
         size = self.networks.preprocessing.size
         images = np.random.default_rng(0).integers(0, 256, (batch, 3, size, size), dtype=np.uint8)
+        work = self.embed if chosen == "features" else self.predict
         with self._measuring:
             jobs = {
-                width: lambda width=width: self.embed(images, width=width)
-                for width in (spread(self.widths, MEASURED) if widths is None else widths)
+                width: lambda width=width: work(images, width=width)
+                for width in (spread(self.networks.widths(chosen), MEASURED) if widths is None else widths)
             }
-            self._latencies[batch] = {width: percentile(ms, 95) for width, ms in take_turns(jobs, turns).items()}
-            return self._latencies[batch]
+            found = {width: percentile(ms, 95) for width, ms in take_turns(jobs, turns).items()}
+            self._latencies[chosen, batch] = found
+            return found
 
     def adaptive(self, target_ms: float, batch: int = 1, **settings: Any) -> Adaptive:
         """Let the width follow the load, so that 95 % of requests of that size stay within the target.
@@ -193,14 +261,3 @@ def spread(widths: Sequence[float], most: int) -> list[float]:
     [0.25, 0.5, 1.0]
     """
     return [widths[i] for i in np.linspace(0, len(widths) - 1, min(most, len(widths))).round().astype(int)]
-
-
-def choose(bundle: Bundle) -> Backend:
-    formats = {entry.format for entry in bundle.entries}
-    return "openvino" if "openvino" in formats else "onnx"
-
-
-def load_network(path: Path) -> Slimmable:
-    from us3l.storage import load
-
-    return load(path)

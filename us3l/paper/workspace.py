@@ -67,7 +67,9 @@ class Workspace:
     def check(self, job: Job) -> None:
         """That a run which is there has the settings its name stands for."""
         run = self.run(job)
-        if run.config_file.exists() and replace(config_of(run).recipe, teacher=None) != job.recipe:
+        if not run.config_file.exists():
+            return
+        if replace(config_of(run).recipe, teacher=None).settled() != job.recipe.settled():
             raise UserError(f"{run.folder} was made with other settings: move it away, or choose another --out")
 
     def detection_file(self, job: Job, data: str, width: float) -> Path:

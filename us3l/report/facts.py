@@ -75,7 +75,8 @@ def lead(config: RunConfig, widths: Sequence[float], finished: bool) -> str:
 
 
 def summary(run: Run, config: RunConfig, history: History | None, steps: Sequence[Step]) -> list[list[str]]:
-    recipe, network = config.recipe, config.recipe.network
+    recipe = config.recipe.settled()
+    network = recipe.network
     method = method_of(recipe)
     rows = [
         ["Data", config.data + (f", {history.images:,} images" if history else "")],

@@ -10,6 +10,7 @@ from us3l.errors import UserError, did_you_mean
 from us3l.objective.methods import method
 from us3l.objective.spec import Objective
 
+SMALL = 64  # pixels: images up to this side get the stem for small ones
 Backbone = Literal["resnet18", "resnet50", "mobilenet_v2", "vit_tiny", "vit_small"]
 
 
@@ -17,8 +18,8 @@ Backbone = Literal["resnet18", "resnet50", "mobilenet_v2", "vit_tiny", "vit_smal
 class Network:
     backbone: Backbone = "resnet18"
     """Which family of networks."""
-    stem: Literal["cifar", "imagenet"] = "cifar"
-    """First layers: for images of up to about 64 pixels, or for larger ones."""
+    stem: Literal["auto", "cifar", "imagenet"] = "auto"
+    """First layers: for images of up to 64 pixels ("cifar"), or for larger ones ("imagenet"); "auto" goes by size."""
     base: int = 64
     """Channels of the first stage at width 1 (64 in the paper; 16 makes a network for CPUs)."""
     min_width: float = 0.25
@@ -109,6 +110,13 @@ class Recipe:
             if value is not None and value < (2 if name in ("batch_size", "calibration") else 1):
                 raise UserError(f"{name}={value} is too small")
 
+    def settled(self) -> Recipe:
+        """This recipe with what depends on the size of the images: the stem."""
+        if self.network.stem != "auto":
+            return self
+        stem: Literal["cifar", "imagenet"] = "cifar" if self.views.size <= SMALL else "imagenet"
+        return replace(self, network=replace(self.network, stem=stem))
+
     def with_method(self, name: str) -> Recipe:
         """This recipe for another method, by name."""
         chosen = method(name)
@@ -183,7 +191,7 @@ MINI = mini(CIFAR)
 MINI_IMAGENET = replace(mini(IMAGENET), views=replace(IMAGENET.views, size=64))
 MINI_VIT = replace(
     mini(VIT),
-    network=Network("vit_tiny", stem="cifar", base=32, heads=6, depth=6),
+    network=Network("vit_tiny", base=32, heads=6, depth=6),
     views=CIFAR.views,
     optimiser=replace(VIT.optimiser, lr=1e-3, warmup=2),
 )

@@ -249,7 +249,7 @@ class Trainer:
 
 def new_network(recipe: Recipe) -> Slimmable:
     """The network of a recipe before training; the seed decides its weights."""
-    network = recipe.network
+    network = recipe.settled().network
     torch.manual_seed(recipe.seed)
     options: dict[str, Any] = {name: getattr(network, name) for name in ("patch", "heads", "depth")}
     options = {name: value for name, value in options.items() if value is not None}
