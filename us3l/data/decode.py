@@ -38,10 +38,12 @@ def decode(encoded: Encoded, size: int | None) -> np.ndarray:
         return encoded if size is None else np.asarray(_square(Image.fromarray(encoded), size))
     from us3l.data import sandbox
 
-    return (sandbox.decode_in_child if sandbox.wanted() else decode_here)(encoded, size)
+    if sandbox.wanted() and not isinstance(encoded, Image.Image):
+        return sandbox.decode_in_child(encoded, size)
+    return decode_here(encoded, size)
 
 
-def decode_here(encoded: Path | bytes, size: int | None) -> np.ndarray:
+def decode_here(encoded: Path | bytes | Image.Image, size: int | None) -> np.ndarray:
     """What `decode` does, in this process."""
     try:
         if isinstance(encoded, Image.Image):

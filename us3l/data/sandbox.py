@@ -91,8 +91,8 @@ class Child:
             self.requests.write(content)
             self.requests.flush()
             height, width, length = REPLY.unpack(self.replies.read(REPLY.size))
-            reply = np.empty(length, np.uint8)
-            if self.replies.readinto(reply) != length:
+            reply = bytearray(self.replies.read(length))
+            if len(reply) != length:
                 raise EOFError
         except (OSError, EOFError, struct.error):
             raise Damaged(self.end()) from None
@@ -100,8 +100,8 @@ class Child:
             self.close()
             raise
         if height == 0:
-            raise Damaged(reply.tobytes().decode(errors="replace"))
-        return reply.reshape(height, width, 3)
+            raise Damaged(reply.decode(errors="replace"))
+        return np.frombuffer(reply, np.uint8).reshape(height, width, 3)
 
     def end(self) -> str:
         """Why it ended."""
