@@ -15,6 +15,7 @@ from textwrap import dedent
 from typing import Any, Literal, get_origin
 
 import us3l
+import us3l.evaluation
 
 PAGE = Path(__file__).with_name("api.md")
 MODULES = {
@@ -24,8 +25,8 @@ MODULES = {
     "us3l.training.recipes": ["named", "Recipe", "Network", "Optimiser"],
     "us3l.objective.spec": ["Objective"],
     "us3l.objective.losses": ["unit", "nt_xent", "info_nce", "negative_cosine", "moco", "seed", "soft_cross_entropy"],
-    "us3l.evaluation.evaluate": ["evaluate", "evaluate_paper", "evaluate_finetuned", "Evaluation"],
-    "us3l.evaluation.results": ["WidthResult", "Score"],
+    "us3l.evaluation": list(us3l.evaluation.__all__),
+    "us3l.run.evaluations": ["EvaluationRecord", "WidthResult", "Score"],
     "us3l.deploy.export": ["export"],
     "us3l.paper.cases": ["case", "cases"],
 }

@@ -139,12 +139,35 @@ def test_inputs_that_cannot_be_evaluated_say_what_to_do(run, tmp_path, monkeypat
         (["--data", "digits", "--train-images", "5"], "5 classes of the test images have no training image.*more"),
         (["--data", "flowers102", "--data-root", "sets"], "flowers102: expected in sets/flowers-102.*us3l download"),
         ([], "--data DATA"),
-        (["--data", "digits", "--seeds", "0"], "--seeds"),
-        (["--data", "digits", "--epochs", "3"], "--epochs has no meaning"),
-        (["--data", "digits", "--protocol", "paper", "--label-share", "0.1"], "--train-images"),
-        (["--data", "digits", "--label-share", "2"], "share of the labels"),
     ]:
         with pytest.raises(UserError, match=message) as error:
             main([str(run), *arguments])
         assert "\n" not in str(error.value)
     assert not (run / "eval").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seeds", "0"], "seeds must be at least 1"),
+        (["--epochs", "3"], "epochs has no meaning"),
+        (["--probe", "vit"], "goes with the protocol 'paper'"),
+        (["--protocol", "paper", "--label-share", "0.1"], "train_images"),
+        (["--label-share", "2"], "share of the labels"),
+    ],
+)
+def test_settings_that_do_not_fit_together(run, arguments, message):
+    with pytest.raises(UserError, match=message):
+        main([str(run), "--data", "digits", *arguments])
+    assert not (run / "eval").exists()
+
+
+def test_the_papers_probe_is_said_and_recorded(run, capsys):
+    few = ("--data", "digits", "--train-images", 30, "--test-images", 20, "--widths", 0.25, "--epochs", 1)
+    evaluate(run, *few, "--protocol", "paper")
+    assert "the paper's probe for data sets other than ImageNet: SGD, learning rate 30" in capsys.readouterr().out
+    assert read(run, "digits-paper")["probe"] == "transfer"
+    shutil.rmtree(run / "eval")
+    evaluate(run, *few, "--protocol", "paper", "--probe", "imagenet", "--widths", 0.25, 0.25)
+    assert "ImageNet: LARS, learning rate 0.8" in capsys.readouterr().out
+    assert (read(run, "digits-paper")["probe"], len(read(run, "digits-paper")["widths"])) == ("imagenet", 1)

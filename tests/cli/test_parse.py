@@ -1,6 +1,7 @@
 """What every command line understands."""
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import pytest
 
@@ -28,9 +29,9 @@ class Command:
 @pytest.mark.parametrize(
     ("kind", "line", "name", "value"),
     [
-        (Evaluate, "runs/a --widths 1x 0.5x", "widths", (1.0, 0.5)),
-        (Evaluate, "runs/a --width 0.5x", "widths", (0.5,)),
-        (Evaluate, "runs/a --widths all", "widths", "all"),
+        (Evaluate, "runs/a --widths 1x 0.5x", "settings.widths", (1.0, 0.5)),
+        (Evaluate, "runs/a --width 0.5x", "settings.widths", (0.5,)),
+        (Evaluate, "runs/a --widths all", "settings.widths", "all"),
         (Export, "runs/a --width .37x 1", "width", (0.37, 1.0)),
         (Export, "--widths 0.5x --format torch -- runs/a", "width", (0.5,)),
         (ProfileCommand, "runs/a --widths 1x 0.25", "widths", (1.0, 0.25)),
@@ -42,7 +43,7 @@ class Command:
     ],
 )
 def test_widths_as_tables_print_them_and_either_name_of_a_setting(kind, line, name, value):
-    assert getattr(parse(kind, "test", line.split()), name) == value
+    assert attrgetter(name)(parse(kind, "test", line.split())) == value
 
 
 def test_nested_settings_too():

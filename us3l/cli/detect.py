@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from us3l.cli.parse import parse
+from us3l.devices import Device, choose_device
 from us3l.errors import UserError
 from us3l.evaluation.detection.settings import Training
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
 
     from us3l.data.detection.scenes import SceneSet
@@ -63,7 +65,7 @@ class Detect:
     """Steps between savings of the training's state."""
     workers: int = 2
     """Processes that decode images."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Where to compute."""
     data_root: Path | None = None
     """Where voc and coco lie (default: the environment's US3L_DATA, or data)."""
@@ -78,8 +80,6 @@ def main(arguments: list[str]) -> int:
 
 
 def execute(command: Detect) -> int:
-    import torch
-
     from us3l.cli.data import load_model
     from us3l.console import Console
     from us3l.data.detection.sources import load
@@ -96,8 +96,7 @@ def execute(command: Detect) -> int:
     detector_file = place.with_name(f"{place.name}.pt")
     if detector_file.exists() and not (command.resume or command.overwrite):
         raise UserError(f"{detector_file} already exists: go on with it by --resume, or replace it by --overwrite")
-    cuda = torch.cuda.is_available() if command.device == "auto" else command.device == "cuda"
-    device = "cuda" if cuda else "cpu"
+    device = choose_device(command.device)
     tell_of_unusable(console, "training", train)
     try:
         trainer = train_with_progress(command, console, net, train, masks, detector_file, device)
@@ -137,7 +136,7 @@ def tell_of_unusable(console: Console, which: str, scenes: SceneSet) -> None:
 
 
 def train_with_progress(
-    command: Detect, console: Console, net: Slimmable, train: SceneSet, masks: bool, path: Path, device: str
+    command: Detect, console: Console, net: Slimmable, train: SceneSet, masks: bool, path: Path, device: torch.device
 ) -> Any:
     from us3l.evaluation.detection.training import train_detector
     from us3l.progress import Counting

@@ -97,7 +97,7 @@ def measure(
 ) -> list[Latency]:
     from us3l.deploy.backends import library
     from us3l.deploy.profile import latencies
-    from us3l.evaluation.evaluate import NINE_WIDTHS
+    from us3l.evaluation.tasks import NINE_WIDTHS
     from us3l.progress import Counting
 
     if min(command.batch) < 1 or command.repeats < 1 or size < 1:

@@ -211,16 +211,20 @@ def finish(console: Console, place: Workspace, job: Job, wanted: Sequence[Entry]
 
 def evaluate(place: Workspace, job: Job, data: str, widths: Sequence[float]) -> int:
     from us3l.cli.evaluate import Evaluate, execute
+    from us3l.evaluation import EvaluationSettings
 
     scale = place.scale
     return execute(
         Evaluate(
             place.run(job).folder,
             place.source(data),
-            widths=tuple(sorted(widths, reverse=True)),
-            protocol=scale.protocol,
             train_images=scale.labelled,
-            floor=False,
+            settings=EvaluationSettings(
+                widths=tuple(sorted(widths, reverse=True)),
+                protocol=scale.protocol,
+                probe="imagenet" if data == "imagenet" and scale.protocol == "paper" else "auto",
+                floor=False,
+            ),
         )
     )
 

@@ -16,7 +16,7 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
 from us3l.deploy.example import Run
 from us3l.errors import UserError
-from us3l.evaluation.knn import knn_accuracy
+from us3l.evaluation.neighbours import knn_accuracy
 from us3l.evaluation.results import percent_correct
 
 BATCHES = (1, 7)

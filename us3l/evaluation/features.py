@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from us3l.data.batches import Images, evaluation_batches
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
+from us3l.devices import for_doubles
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,22 @@ def embed_all(
     batch_size: int = 250,
     progress: Callable[[int], None] | None = None,
 ) -> Features:
-    """Features by each of the networks, in one pass over the images; see `evaluation_batches`."""
+    """Features by each of the networks, in one pass over the images; see `evaluation_batches`.
+
+    They stay on the networks' device, if that can compute with doubles.
+    """
     found: list[list[Tensor]] = [[] for _ in networks]
     indices: list[Tensor] = []
     damaged: list[str] = []
+    device = next(networks[0].parameters()).device
+    kept = for_doubles(device)
     for batch in evaluation_batches(images, preprocessing, batch_size):
+        view = batch.views[0].to(device, memory_format=torch.channels_last)
         for network, values in zip(networks, found, strict=True):
-            device = next(network.parameters()).device
-            values.append(network(batch.views[0].to(device, memory_format=torch.channels_last)))
+            values.append(network(view).to(kept))
             if progress:
                 progress(len(batch))
         indices.append(batch.indices)
         damaged += batch.damaged
     labels = torch.empty(0, dtype=torch.int64) if images.labels is None else images.labels[torch.cat(indices)]
-    return Features([torch.cat(values) for values in found], labels.to(found[0][0].device), damaged)
+    return Features([torch.cat(values) for values in found], labels.to(kept), damaged)

@@ -12,6 +12,11 @@ from us3l.errors import UserError
 Protocol = Literal["fast", "paper", "finetune"]
 ProbeKind = Literal["imagenet", "transfer", "vit"]
 """The linear probes of the paper: of ImageNet, of all other data sets, and of vision transformers."""
+PROBES: dict[ProbeKind, str] = {
+    "imagenet": "ImageNet",
+    "transfer": "data sets other than ImageNet",
+    "vit": "vision transformers",
+}
 IMAGENET = "imagenet"
 LARGE = 64
 """From this image size on crops are those of photographs, below it those of CIFAR."""

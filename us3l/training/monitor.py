@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from us3l.evaluation.knn import knn_accuracy
+from us3l.evaluation.neighbours import knn_accuracy
 from us3l.seeds import seeded
 from us3l.training.images import random_views
 from us3l.training.trainer import Trainer

@@ -86,7 +86,7 @@ def train_detector(
     path: Path,
     *,
     resume: bool = False,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     workers: int = 0,
     save_every: int = 200,
     asked_to_stop: Callable[[], bool] = lambda: False,

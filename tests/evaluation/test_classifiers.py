@@ -9,9 +9,10 @@ from torch import nn
 import us3l
 from us3l.data.sources import ImageFiles, ImageSet, find, load
 from us3l.errors import UserError
-from us3l.evaluation.evaluate import evaluate, evaluate_finetuned, evaluate_paper, images_to_train, probe_kind
+from us3l.evaluation.classifiers import finetune, make_optimiser, train_probes
+from us3l.evaluation.frozen import evaluate_frozen
 from us3l.evaluation.protocols import Training, finetuning, paper_probe, paper_side
-from us3l.evaluation.training import finetune, make_optimiser, train_probes
+from us3l.evaluation.trained import evaluate_finetuned, evaluate_paper, images_to_train, probe_kind
 
 QUICK = Training("sgd", 1.0, 2, 50, 0.0, "steps", (0.8, 1.0))
 
@@ -177,8 +178,8 @@ def test_divergence_is_said(net, digits: Pair):
 
 def test_a_width_that_is_asked_for_twice_is_evaluated_once(colours):
     net, train, test = colours
-    for job in (evaluate, evaluate_paper, evaluate_finetuned):
-        settings = {} if job is evaluate else {"training": replace(QUICK, epochs=1)}
+    for job in (evaluate_frozen, evaluate_paper, evaluate_finetuned):
+        settings = {} if job is evaluate_frozen else {"training": replace(QUICK, epochs=1)}
         assert [row.width for row in job(net, train, test, [1.0, 0.5, 1.0], 8, **settings).results] == [1.0, 0.5]
 
 

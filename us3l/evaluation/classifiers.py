@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from us3l.data.batches import Images, view_batches
+from us3l.devices import for_doubles
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.protocols import Training
@@ -32,7 +33,10 @@ def train_probes(
     heads = {width: new_head(network, num_classes, size, seed) for width, network in networks.items()}
     pairs = [(network, heads[width]) for width, network in networks.items()]
     descend(pairs, [p for head in heads.values() for p in head.parameters()], train, size, training, seed, progress)
-    return {width: Probe(head.weight.detach(), head.bias.detach()) for width, head in heads.items()}
+    device = for_doubles(next(iter(heads.values())).weight.device)
+    return {
+        width: Probe(head.weight.detach().to(device), head.bias.detach().to(device)) for width, head in heads.items()
+    }
 
 
 def finetune(

@@ -5,7 +5,7 @@ from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
 
 from us3l.errors import UserError
-from us3l.evaluation.knn import knn, knn_accuracy
+from us3l.evaluation.neighbours import knn, knn_accuracy
 from us3l.evaluation.results import percent_correct
 
 

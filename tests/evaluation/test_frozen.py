@@ -7,9 +7,9 @@ import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, find, load
 from us3l.errors import UserError
-from us3l.evaluation.evaluate import evaluate, images_to_embed, share_of_each_class, untrained
 from us3l.evaluation.features import embed, embed_all
-from us3l.evaluation.knn import knn_accuracy
+from us3l.evaluation.frozen import evaluate_frozen, images_to_embed, share_of_each_class, untrained
+from us3l.evaluation.neighbours import knn_accuracy
 from us3l.evaluation.results import percent_correct
 
 Pair = tuple[ImageSet, ImageSet]
@@ -30,7 +30,7 @@ def digits() -> Pair:
 
 def test_results_of_each_width(net, digits: Pair):
     done = []
-    found = evaluate(net, *digits, widths=[1.0, 0.5], size=8, progress=done.append)
+    found = evaluate_frozen(net, *digits, widths=[1.0, 0.5], size=8, progress=done.append)
     results = found.results
     assert [result.width for result in results] == [1.0, 0.5]
     assert sum(done) == images_to_embed(*digits, [1.0, 0.5]) == 2 * 2 * 250
@@ -43,7 +43,7 @@ def test_results_of_each_width(net, digits: Pair):
     train, test = digits
     features = [net.at(0.5)(Preprocessing.usual(8).apply(part.images)) for part in (train, test)]
     assert results[1].knn == knn_accuracy(features[0], train.labels, features[1], test.labels)
-    again = evaluate(net, *digits, widths=[1.0, 0.5], size=8)
+    again = evaluate_frozen(net, *digits, widths=[1.0, 0.5], size=8)
     assert (again.results, again.scores) == (found.results, found.scores)
     # What is handed back classifies as was reported.
     scores = found.probes[0.5].scores(features[1])
@@ -55,7 +55,7 @@ def test_results_of_each_width(net, digits: Pair):
 
 
 def test_without_a_floor(net, digits: Pair):
-    (result,) = evaluate(net, *digits, widths=[0.25], size=8, floor=False).results
+    (result,) = evaluate_frozen(net, *digits, widths=[0.25], size=8, floor=False).results
     assert result.knn_untrained is None
     assert result.linear is not None
 
@@ -63,7 +63,7 @@ def test_without_a_floor(net, digits: Pair):
 def test_stored_statistics_are_used(net, digits: Pair):
     us3l.calibrate(net, torch.randn(8, 3, 8, 8), widths=[0.5])
     before = net.statistics[net.signature(0.5)][1]
-    evaluate(net, *digits, widths=[0.5], size=8, floor=False)
+    evaluate_frozen(net, *digits, widths=[0.5], size=8, floor=False)
     assert net.statistics[net.signature(0.5)][1] is before
 
 
@@ -100,16 +100,16 @@ def test_files_give_the_features_of_images_in_memory(net, tmp_path, monkeypatch)
     assert all(map(torch.equal, memory.values, files.values))
     assert torch.equal(memory.labels, files.labels)
     assert len(files.damaged) == len(parts[0][0].skipped) <= 1
-    found = [evaluate(net, *part, widths=[1.0, 0.25], size=64, floor=False) for part in parts]
+    found = [evaluate_frozen(net, *part, widths=[1.0, 0.25], size=64, floor=False) for part in parts]
     assert found[0].results == found[1].results
     assert len(found[1].damaged) == 1
-    monkeypatch.setattr("us3l.evaluation.evaluate.FEATURE_BYTES", 1)  # one width at a time
-    assert evaluate(net, *parts[1], widths=[1.0, 0.25], size=64, floor=False).results == found[1].results
+    monkeypatch.setattr("us3l.evaluation.frozen.FEATURE_BYTES", 1)  # one width at a time
+    assert evaluate_frozen(net, *parts[1], widths=[1.0, 0.25], size=64, floor=False).results == found[1].results
 
 
 def test_few_labels(net, digits: Pair):
     train, test = digits
-    found = evaluate(net, train, test, [0.5], 8, floor=False, label_shares=(0.1, 1.0, 0.001), seeds=3)
+    found = evaluate_frozen(net, train, test, [0.5], 8, floor=False, label_shares=(0.1, 1.0, 0.001), seeds=3)
     tenth, whole, least = found.few_labels
     assert (tenth.images, whole.images, least.images) == (20, 200, 10)  # at least one of each class
     assert tenth.linear.seeds == 3
@@ -121,19 +121,19 @@ def test_few_labels(net, digits: Pair):
     assert torch.equal(chosen, share_of_each_class(train.labels, 0.1, 0))
     assert not torch.equal(chosen, share_of_each_class(train.labels, 0.1, 1))
     with pytest.raises(UserError, match="a share of the labels"):
-        evaluate(net, train, test, [0.5], 8, floor=False, label_shares=(1.5,))
+        evaluate_frozen(net, train, test, [0.5], 8, floor=False, label_shares=(1.5,))
 
 
 def test_what_cannot_be_evaluated(net, digits: Pair):
     train, test = digits
     unlabelled = ImageSet("mine", train.images)
     with pytest.raises(UserError, match="mine has no labels"):
-        evaluate(net, unlabelled, test, size=8)
+        evaluate_frozen(net, unlabelled, test, size=8)
     alike = ImageSet("mine", train.images, torch.zeros(200, dtype=torch.int64), ["a"])
     with pytest.raises(UserError, match="one class only"):
-        evaluate(net, alike, test, size=8)
+        evaluate_frozen(net, alike, test, size=8)
     fewer = train.subset(torch.nonzero(train.labels < 8)[:, 0])
     with pytest.raises(UserError, match=r"2 classes of the test images have no training image \(8, 9\)"):
-        evaluate(net, fewer, test, size=8)
+        evaluate_frozen(net, fewer, test, size=8)
     with pytest.raises(UserError, match=r"0\.2 is outside"):
-        evaluate(net, train, test, widths=[0.2], size=8)
+        evaluate_frozen(net, train, test, widths=[0.2], size=8)

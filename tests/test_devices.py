@@ -1,0 +1,47 @@
+import pytest
+import torch
+from torch import nn
+
+from us3l.devices import choose_device, for_doubles, moved
+from us3l.errors import UserError
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def with_devices(cuda: bool, mps: bool) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+    return with_devices
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "best"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu"), (True, False, "cuda")]
+)
+def test_the_best_device_there_is(machine, cuda, mps, best):
+    machine(cuda, mps)
+    assert choose_device().type == best
+    assert choose_device("cpu").type == "cpu"
+
+
+def test_a_device_that_is_missing(machine):
+    machine(cuda=False, mps=False)
+    for asked in ("cuda", "mps"):
+        with pytest.raises(UserError, match=f"device='{asked}' is not to be had here; there are: auto, cpu"):
+            choose_device(asked)
+
+
+def test_doubles_leave_mps():
+    assert for_doubles(torch.device("mps")) == torch.device("cpu")
+    assert for_doubles(torch.device("cuda")) == torch.device("cuda")
+
+
+def test_a_module_comes_back():
+    module = nn.Linear(2, 2)
+    try:
+        with moved(module, torch.device("meta")):
+            assert module.weight.is_meta
+            module.to_empty(device="cpu")
+            raise KeyError
+    except KeyError:
+        assert module.weight.device.type == "cpu"

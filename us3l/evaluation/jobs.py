@@ -1,0 +1,142 @@
+"""One evaluation from its settings to its results, by any protocol."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+
+from us3l.data.batches import Images
+from us3l.data.preprocessing import Preprocessing
+from us3l.devices import choose_device, moved
+from us3l.evaluation.frozen import evaluate_frozen, images_to_embed
+from us3l.evaluation.protocols import PROBES, ProbeKind, Training
+from us3l.evaluation.settings import EvaluationSettings
+from us3l.evaluation.tasks import NINE_WIDTHS, Evaluation, check_labels
+from us3l.evaluation.trained import evaluate_finetuned, evaluate_paper, images_to_train, probe_kind
+from us3l.progress import SILENT, Progress
+from us3l.run import Run
+from us3l.run.evaluations import EvaluationRecord, settle, write_evaluation
+from us3l.run.finetuned import write_finetuned
+from us3l.run.identity import identify
+from us3l.run.probes import keep_probes
+from us3l.slimmable import Slimmable
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network, labelled images and settings that fit together; nothing is computed before `run`.
+
+    Raises:
+        UserError: They do not fit together.
+    """
+
+    net: Slimmable
+    train: Images
+    """To learn from."""
+    test: Images
+    """To judge by."""
+    settings: EvaluationSettings = field(default_factory=EvaluationSettings)
+    data: str | None = None
+    """How the user named the images."""
+
+    def __post_init__(self) -> None:
+        for width in self.widths:
+            self.net.check(width)
+        check_labels(self.train, self.test)
+        _ = self.training
+
+    @cached_property
+    def widths(self) -> list[float]:
+        """Those to evaluate, each once."""
+        asked = self.settings.widths
+        return list(self.net.widths[::-1] if asked == "all" else dict.fromkeys(asked or self.net.among(NINE_WIDTHS)))
+
+    @property
+    def size(self) -> int:
+        """Side of the images that the network sees."""
+        return Preprocessing.of(self.net).size
+
+    @property
+    def probe(self) -> ProbeKind | None:
+        """Which of the paper's probes; None for other protocols."""
+        if self.settings.protocol != "paper":
+            return None
+        return probe_kind(self.net, self.train) if self.settings.probe == "auto" else self.settings.probe
+
+    @property
+    def training(self) -> Training | None:
+        """How classifiers are trained; None for the fast protocol."""
+        return self.settings.training(self.size, self.probe or "transfer")
+
+    @cached_property
+    def record(self) -> EvaluationRecord:
+        """What is going to be measured, without any results."""
+        protocol, name = self.settings.protocol, self.train.name
+        identity = identify(self.data or name, self.train, self.test)
+        return EvaluationRecord(
+            name=name if protocol == "fast" else f"{name}-{protocol}",
+            widths=[],
+            data=self.data or name,
+            identity=identity,
+            protocol=protocol,
+            probe=self.probe,
+            training=asdict(self.training) if self.training else None,
+            size=self.size,
+            train_images=identity.train_images,
+            test_images=identity.test_images,
+            seeds=self.settings.seeds,
+            classes=self.train.classes,
+        )
+
+    def check(self, run: Run, name: str | None = None, overwrite: bool = False) -> None:
+        """Learn before the work what speaks against keeping its results; see `keep`."""
+        settle(run, self.record, name, overwrite)
+
+    def keep(
+        self, run: Run, evaluation: Evaluation, name: str | None = None, overwrite: bool = False
+    ) -> EvaluationRecord:
+        """Write results into a run's folder: the record, the linear classifiers, and the fine-tuned networks.
+
+        Args:
+            run: Whose network was evaluated.
+            evaluation: What `run` returned.
+            name: Of the result (default: that of the data and the protocol).
+            overwrite: Replace an earlier result of that name, instead of adding widths to it.
+
+        Returns:
+            The record as it was written.
+        """
+        found = replace(
+            self.record, widths=evaluation.results, scores=evaluation.scores, few_labels=evaluation.few_labels
+        )
+        record = settle(run, found, name, overwrite)
+        if evaluation.probes:
+            linear = {width: (probe.weight, probe.bias) for width, probe in evaluation.probes.items()}
+            keep_probes(run, record, linear, overwrite)
+        for width, network in evaluation.networks.items():
+            write_finetuned(run, record, width, network.state_dict())
+        write_evaluation(run, record)
+        return record
+
+    def run(self, progress: Progress = SILENT) -> Evaluation:
+        """Evaluate, on the device that the settings ask for. The network comes back to where it was.
+
+        Args:
+            progress: Told which probe was chosen, and how many images were seen.
+        """
+        settings, training, images = self.settings, self.training, (self.train, self.test)
+        if self.probe:
+            progress.say(f"the paper's probe for {PROBES[self.probe]}: {training}")
+        with moved(self.net, choose_device(settings.device)):
+            if training is None:
+                total = images_to_embed(*images, self.widths, settings.floor)
+                with progress.counting("embedding", total) as count:
+                    return evaluate_frozen(
+                        self.net, *images, self.widths, None, settings.floor, settings.label_share, settings.seeds,
+                        count.more,
+                    )  # fmt: skip
+            whole = settings.protocol == "finetune"
+            total = images_to_train(*images, self.widths, training, settings.seeds, whole)
+            with progress.counting("training classifiers", total) as count:
+                evaluate = evaluate_finetuned if whole else evaluate_paper
+                return evaluate(self.net, *images, self.widths, None, training, settings.seeds, count.more)
