@@ -156,7 +156,7 @@ def test_widths_as_people_give_them(mini):
     us3l.calibrate(mini, images, widths=0.5)
     assert mini.calibrated(0.5)
     for nonsense in ("wide", None, [None] * 4, {}):
-        with pytest.raises(us3l.UserError, match="is no width"):
+        with pytest.raises(us3l.UserError, match="is not a width"):
             mini(images, width=nonsense)
 
 

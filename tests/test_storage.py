@@ -1,9 +1,12 @@
 import json
 import os
 import stat
+import time
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -146,3 +149,86 @@ def test_weights_and_statistics_of_another_network(saved):
     save_file({"wide/bn1.running_mean": torch.zeros(8)}, saved / "statistics.safetensors")
     with pytest.raises(us3l.UserError, match="wide"):
         us3l.load(saved)
+
+
+widths = st.floats(min_value=0.1, max_value=1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(min_width=st.just(1 / 3) | widths, others=st.lists(st.just(2 / 3) | widths, max_size=4))
+def test_what_was_saved_can_be_loaded(tmp_path_factory, min_width, others):
+    folder = tmp_path_factory.mktemp("model")
+    net = us3l.Slimmable(own_family, min_width)
+    chosen = [*(width for width in others if width >= min_width), min_width, 1.0]
+    us3l.calibrate(net, torch.randn(4, 4), chosen)
+    net.save(folder)
+    loaded = us3l.load(folder, own_family)
+    assert loaded.min_width == min_width
+    assert all(loaded.calibrated(width) for width in chosen)
+    switchable = {net.signature(width): width for width in chosen}.values()
+    net = us3l.Slimmable(own_family, switchable=[*switchable])
+    us3l.calibrate(net, torch.randn(4, 4))
+    net.save(folder, overwrite=True)
+    assert all(us3l.load(folder, own_family).calibrated(width) for width in net.widths)
+
+
+@pytest.mark.parametrize("switchable", [False, True])
+def test_widths_of_eight_digits_as_earlier_versions_wrote_them(tmp_path, switchable):
+    third = 1 / 3
+    net = us3l.Slimmable(own_family, third, switchable=(third, 1.0) if switchable else None)
+    us3l.calibrate(net, torch.randn(4, 4), [third, 1.0])
+    net.save(tmp_path)
+    for name, text in (("statistics", f"{third:.8g}"), ("weights", f"{third:g}")):
+        tensors = load_file(tmp_path / f"{name}.safetensors")
+        old = {key.replace(f"{third!r}/", f"{text}/"): tensor for key, tensor in tensors.items()}
+        assert name == "weights" or old.keys() != tensors.keys()
+        save_file(old, tmp_path / f"{name}.safetensors")
+    assert us3l.load(tmp_path, own_family).calibrated(third)
+
+
+def test_buffers_of_whole_numbers_are_kept(tmp_path):
+    class Indexed(nn.Linear):
+        def __init__(self, width):
+            super().__init__(4, round(4 * width))
+            self.register_buffer("index", torch.arange(4))
+
+    net = us3l.Slimmable(Indexed)
+    net.full.index.add_(1)
+    net.save(tmp_path)
+    assert us3l.load(tmp_path, Indexed).full.index.tolist() == [1, 2, 3, 4]
+    weights = load_file(tmp_path / "weights.safetensors")
+    save_file(weights | {"index": torch.zeros(4)}, tmp_path / "weights.safetensors")
+    with pytest.raises(us3l.UserError, match="index holds"):
+        us3l.load(tmp_path, Indexed)
+
+
+def test_metadata_that_cannot_be_written_is_refused_before_anything_is(net, tmp_path):
+    net.metadata = {"when": object()}
+    with pytest.raises(us3l.UserError, match=r"net\.metadata must hold plain values"):
+        net.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_statistics_that_do_not_fit_their_network_are_refused_when_used(saved):
+    statistics = load_file(saved / "statistics.safetensors")
+    del statistics["0.5/bn1.running_mean"]
+    save_file(statistics, saved / "statistics.safetensors")
+    with pytest.raises(us3l.UserError, match=r"width 0\.5 do not fit its network: bn1\.running_mean"):
+        us3l.load(saved).at(0.5)
+    save_file({"0.5/bn1.running_mean": torch.zeros(99)}, saved / "statistics.safetensors")
+    with pytest.raises(us3l.UserError, match=r"does not fit its model\.json"):
+        us3l.load(saved)
+
+
+def test_too_many_switchable_widths_answer_at_once(saved):
+    description = json.loads((saved / "model.json").read_text())
+    for count, message in ((1000, "switchable widths than 100"), (50, "another number of switchable widths")):
+        widths = [0.5 + 0.5 * (i + 1) / count for i in range(count)]
+        (saved / "model.json").write_text(json.dumps(description | {"switchable": widths}))
+        if count == 1000:
+            norms = {f"{width}/bn1.bias": torch.zeros(1) for width in widths[:-1]}
+            save_file(load_file(saved / "weights.safetensors") | norms, saved / "weights.safetensors")
+        start = time.perf_counter()
+        with pytest.raises(us3l.UserError, match=message):
+            us3l.load(saved)
+        assert time.perf_counter() - start < 5

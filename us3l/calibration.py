@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from us3l.errors import UserError
 from us3l.slimmable import Slimmable, Statistics
-from us3l.tensors import batch_norms, tensors_of
+from us3l.tensors import KINDS, batch_norms, tensors_of
 from us3l.width import Width
 
-KINDS = ("running_mean", "running_var")
 Images = Tensor | Iterable[Tensor | Sequence[Tensor]]
 
 
@@ -54,14 +53,13 @@ def calibrate(
                 progress(finished * len(batch))
     if seen < 2:
         raise UserError(f"calibration needs at least two images, got {seen}")
+    weights = net.certain_digest()
     for width, network in networks.items():
-        net.set_statistics(width, statistics_of(network))
+        net.set_statistics(width, statistics_of(network), weights)
 
 
 def chain_of(net: Slimmable, network: nn.Module) -> list[nn.Module]:
     """The network as modules in order, if its family can tell them, else as a whole."""
-    if not hasattr(net.family, "chain"):
-        return [network]
     chain = list(net.family.chain(network))
     inside = {norm for module in chain for norm in batch_norms(module).values()}
     for name, norm in batch_norms(network).items():

@@ -1,12 +1,7 @@
 """The idea: the network at width w owns the leading block of every tensor of the network at width 1.
 
-A *family* is a function `width -> nn.Module` that builds a plain network. A family may also have
-- `signature(width)`: a cheap and hashable summary of all shapes at that width (else the shapes themselves serve);
-- `stages`: how many numbers a width has when it is given stage by stage (else widths are single numbers);
-- `segments(name)`: for a tensor whose axes are made of several segments, such as fused qkv, their number on each axis;
-  each segment is sliced on its own;
-- `chain(network)`: the modules that one of its networks applies one after another, up to the last batch norm, so that
-  networks which begin alike are calibrated together; modules on the same weights must compute the same.
+A *family* is a function `width -> nn.Module` that builds a plain network; `us3l.families.family` says what else it may
+tell about its networks.
 """
 
 from __future__ import annotations
@@ -16,28 +11,41 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from us3l.errors import UserError
+from us3l.families.family import Family, as_family
+from us3l.switchable import SwitchableNorms
 from us3l.tensors import (
     SegmentCopy,
+    Watch,
     assign,
     batch_norms,
     check_nested,
+    check_statistics,
+    digest,
     forget_statistics,
     leading,
     own_copy,
     tensors_of,
 )
-from us3l.width import Width, distinct_widths
+from us3l.width import Width, decode, distinct_widths, encode
 
-Family = Callable[[Any], nn.Module]
 Statistics = dict[str, Tensor]
 """Running means and variances of one network's batch norms, by their names in its state dict."""
+
+
+class Calibration(NamedTuple):
+    """What `us3l.calibrate` found for one width."""
+
+    width: Width
+    statistics: Statistics
+    weights: str
+    """The digest of the weights that the statistics belong to."""
 
 
 class Slimmable(nn.Module):
@@ -45,42 +53,58 @@ class Slimmable(nn.Module):
 
     Called with a width, it runs that network on the shared weights, and gradients flow into them. Batch norm keeps no
     running statistics here: it uses those of the batch, except in eval mode at widths that `us3l.calibrate` has seen.
+    Such statistics belong to the weights of that moment. When these change, they are refused until the next
+    calibration.
 
-    `switchable` widths, if given, are the only ones, and each has batch-norm weights and biases of its own (S-Net).
+    Args:
+        family: Builds the plain network of a width: any function `width -> nn.Module`, or a `Family`.
+        min_width: The narrowest width.
+        switchable: If given, these are the only widths, and each has batch-norm weights and biases of its own (S-Net).
 
     >>> net = Slimmable(lambda width: nn.Linear(4, round(8 * width)))
     >>> net(torch.ones(1, 4), width=0.5).shape
     torch.Size([1, 4])
     """
 
-    def __init__(self, family: Family, min_width: float = 0.25, switchable: Sequence[float] | None = None) -> None:
+    _skeletons: dict[tuple[Hashable, bool], nn.Module]
+    _views: dict[Hashable, tuple[nn.Module, list[SegmentCopy]]]
+    _addresses: list[int]
+    """Where the weights lay that the views lie on."""
+    _digest: tuple[object, str] | None
+    """What the watch saw when it was computed, and the digest."""
+
+    def __init__(
+        self,
+        family: Family | Callable[[Any], nn.Module],
+        min_width: float = 0.25,
+        switchable: Sequence[float] | None = None,
+    ) -> None:
         super().__init__()
-        self.switchable = tuple(sorted(switchable)) if switchable is not None else ()
-        if switchable is not None and 1.0 not in self.switchable:
-            raise UserError(f"the switchable widths {self.switchable} must include 1")
-        min_width = min(self.switchable, default=min_width)
+        norms = SwitchableNorms(switchable)
+        min_width = min(norms.widths, default=min_width)
         if not 0 < min_width <= 1:
             raise UserError(f"min_width={min_width} must lie above 0 and at most at 1")
-        self.family = family
+        self.family = as_family(family)
         self.min_width = min_width
         full = family(1.0)
         if not isinstance(full, nn.Module) or not any(True for _ in full.parameters()):
             raise UserError(f"the family must build networks with parameters, but family(1.0) is {type(full).__name__}")
         self.full = forget_statistics(full)
-        self.statistics: dict[Hashable, tuple[Width, Statistics]] = {}
+        self.norms = norms
+        self.statistics: dict[Hashable, Calibration] = {}
         self.metadata: dict[str, Any] = {}  # plain values that travel with a saved model, such as its preprocessing
-        self._skeletons: dict[tuple[Hashable, bool], nn.Module] = {}
         self._shapes: dict[Width, Hashable] = {}
-        self._views: dict[Hashable, tuple[nn.Module, list[SegmentCopy]]] = {}
+        self._forget_tensors()
         if len({self.signature(width) for width in self.switchable}) < len(self.switchable):
             raise UserError(f"some of the switchable widths {self.switchable} mean the same network")
-        # Those of width 1, the last, are the full network's.
-        self.norms = nn.ModuleList(
-            nn.ParameterList(self.leading(width)[name].detach().clone() for name in self._norm_names(width))
-            for width in self.switchable[:-1]
-        )
+        norms.fill(self.skeleton, self._leading)
 
     # Which network a width means
+
+    @property
+    def switchable(self) -> tuple[float, ...]:
+        """The only widths, ascending, if each has norms of its own; else there are none."""
+        return self.norms.widths
 
     def check(self, width: Width) -> Width:
         """The width as a number or a tuple of them, or an error that says what is wrong with it."""
@@ -88,24 +112,23 @@ class Slimmable(nn.Module):
             many = isinstance(width, Sequence) and not isinstance(width, str)
             width = tuple(map(float, width)) if many else float(width)  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            raise UserError(f"{width!r} is no width: give a number, or one for each stage") from None
+            raise UserError(f"{width!r} is not a width: give a number, or one for each stage") from None
         for number in width if isinstance(width, tuple) else (width,):
             if not (math.isfinite(number) and self.min_width <= number <= 1):
                 raise UserError(f"width {number:g} is outside the range of this network, {self.min_width:g} to 1")
-        stages = getattr(self.family, "stages", None)
+        stages = self.family.stages
         if isinstance(width, tuple) and len(width) != stages:
             needs = f"{stages} numbers" if stages else "a single number"
             raise UserError(f"width {width} has {len(width)} numbers, but this network takes {needs}")
-        if self.switchable and width not in self.switchable:
-            known = ", ".join(f"{known:g}" for known in self.switchable)
-            raise UserError(f"width {width} is none of this network's switchable widths, {known}")
+        self.norms.check(width)
         return width
 
     def signature(self, width: Width) -> Hashable:
         """Equal for widths that mean the same network."""
         width = self.check(width)
-        if hasattr(self.family, "signature"):
-            return self.family.signature(width)
+        signature = self.family.signature(width)
+        if signature is not None:
+            return signature
         if width not in self._shapes:
             skeleton = self._build_skeleton(width)
             self._shapes[width] = tuple((name, tensor.shape) for name, tensor in tensors_of(skeleton).items())
@@ -140,50 +163,48 @@ class Slimmable(nn.Module):
         """The network of that width as a function; it slices the weights once for any number of batches.
 
         Where gradients are recorded, it has the weights of this moment: bind anew after each update.
+
+        Args:
+            width: A number, or one for each stage.
+
+        Returns:
+            A function of a batch of images. In eval mode, it uses the statistics of that width, if it is calibrated.
         """
-        signature = self.signature(width)
-        _, statistics = self.statistics.get(signature, (width, {}))
-        if self.training or not statistics:
-            if signature == self.signature(1.0):
-                return self.full
-            statistics = {}
+        statistics = {} if self.training else self._trusted_statistics(width)
+        if not statistics and self.signature(width) == self.signature(1.0):
+            return self.full
         skeleton = self.skeleton(width, tracking=bool(statistics)).train(self.training)
+        check_statistics(statistics, skeleton, width)
         tensors = self.slices(width, copy=torch.is_grad_enabled()) | self._like_weights(statistics)
         return lambda images: functional_call(skeleton, tensors, (images,))
 
     def slices(self, width: Width, copy: bool = False) -> dict[str, Tensor]:
         """The tensors of that network: views into the full network's, or copies of them, but for norms of its own."""
-        return self.leading(width, copy) | self.own_norms(width)
+        return self._leading(width, copy) | self.norms.of(self.check(width))
 
-    def leading(self, width: Width, copy: bool = False) -> dict[str, Tensor]:
+    def _leading(self, width: Width, copy: bool = False) -> dict[str, Tensor]:
         full = tensors_of(self.full)
         return {
-            name: leading(full[name], tensor.shape, self._segments(name), copy)
+            name: leading(full[name], tensor.shape, self.family.segments(name), copy)
             for name, tensor in tensors_of(self.skeleton(width)).items()
         }
 
-    def _segments(self, name: str) -> Sequence[int]:
-        return self.family.segments(name) if hasattr(self.family, "segments") else ()
-
-    def _norm_names(self, width: Width) -> list[str]:
-        norms = batch_norms(self.skeleton(width))
-        return [f"{name}.{kind}" for name, norm in norms.items() for kind, _ in norm.named_parameters()]
-
-    def own_norms(self, width: Width) -> dict[str, Tensor]:
-        width = self.check(width)
-        if width not in self.switchable[:-1]:
-            return {}
-        own = self.norms[self.switchable.index(width)]
-        return dict(zip(self._norm_names(width), own.parameters(), strict=True))
-
     def weights(self) -> dict[str, Tensor]:
         """All tensors that are learned or constant, by name; those of one switchable width begin with it."""
-        own = {
-            f"{width:g}/{name}": tensor
-            for width in self.switchable[:-1]
-            for name, tensor in self.own_norms(width).items()
-        }
-        return tensors_of(self.full) | own
+        return tensors_of(self.full) | self.norms.all()
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the weights. It is computed once after each change of them."""
+        seen = self._watch.look()
+        if self._digest is None or self._digest[0] != seen:
+            self._digest = seen, digest(self.weights())
+        return self._digest[1]
+
+    def certain_digest(self) -> str:
+        """The same, computed in any case: a change of few values through `.data` may escape notice."""
+        self._digest = None
+        return self.digest
 
     # Plain networks
 
@@ -191,12 +212,23 @@ class Slimmable(nn.Module):
         """The plain network of that width on the same storage, in eval mode. Switching between widths is free.
 
         Tensors of several segments cannot share storage: each call brings them up to date.
+
+        Args:
+            width: A number, or one for each stage.
+
+        Returns:
+            The same module each time, until the width is calibrated anew or the weights move.
         """
         signature = self.signature(width)
+        statistics = self._trusted_statistics(width)
+        if not statistics:  # else that has looked already
+            self._watch.look()
+        if self._addresses != self._watch.addresses:  # the views lie on memory that is no longer ours
+            self._views, self._addresses = {}, self._watch.addresses
         if signature not in self._views:
-            view = self.build(width, self._calibration(width), torch.detach).requires_grad_(False)
-            full = tensors_of(self.full)
-            pairs = ((tensor, full[name], self._segments(name)) for name, tensor in tensors_of(view).items())
+            view = self._plain(width, statistics, torch.detach).requires_grad_(False)
+            full, segments = tensors_of(self.full), self.family.segments
+            pairs = ((tensor, full[name], segments(name)) for name, tensor in tensors_of(view).items())
             self._views[signature] = view, [SegmentCopy(*pair) for pair in pairs if pair[2]]
         view, copies = self._views[signature]
         for copy in copies:
@@ -204,34 +236,43 @@ class Slimmable(nn.Module):
         return view.eval() if view.training else view
 
     def carve(self, width: Width) -> nn.Module:
-        """The plain network of that width with a copy of its weights, in eval mode, ready to be trained or exported."""
-        return self.build(width, self._calibration(width), own_copy).eval()
+        """The plain network of that width with a copy of its weights, in eval mode, ready to be trained or exported.
 
-    def build(self, width: Width, statistics: Statistics | None, take: Callable[[Tensor], Tensor]) -> nn.Module:
-        """The plain network of that width, on what `take` makes of each shared tensor."""
-        module = self._build_skeleton(width)
-        if not statistics:
-            forget_statistics(module)
-        shared = self.slices(width) | self._like_weights(statistics or {})
-        assign(module, {name: take(tensor) for name, tensor in shared.items()})
-        return module
+        Args:
+            width: A number, or one for each stage.
 
-    def _calibration(self, width: Width) -> Statistics | None:
-        if not self.calibrated(width):
+        Returns:
+            A new module with nothing of us3l in it.
+        """
+        return self._plain(width, self._trusted_statistics(width), own_copy).eval()
+
+    def _plain(self, width: Width, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
+        if self.signature(width) not in self.statistics and batch_norms(self.full):
             warnings.warn(
                 f"width {width} is not calibrated: batch norm will use the statistics of each batch it is given. "
                 "Call us3l.calibrate(net, images) first.",
                 stacklevel=3,
             )
-        return self.statistics.get(self.signature(width), (width, None))[1]
+        return self.build(width, statistics, take)
+
+    def build(self, width: Width, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
+        """The plain network of that width, on what `take` makes of each shared tensor."""
+        module = self._build_skeleton(width)
+        check_statistics(statistics, module, width)
+        if not statistics:
+            forget_statistics(module)
+        shared = self.slices(width) | self._like_weights(statistics)
+        assign(module, {name: take(tensor) for name, tensor in shared.items()})
+        return module
 
     # Skeletons: shapes without memory, built once for each distinct network
 
     def skeleton(self, width: Width, tracking: bool = False) -> nn.Module:
+        """The plain network of that width without memory, for questions about shapes and costs."""
         key = self.signature(width), tracking
         if key not in self._skeletons:
             skeleton = self._build_skeleton(width)
-            check_nested(skeleton, self.full, width, self._segments)
+            check_nested(skeleton, self.full, width, self.family.segments)
             self._skeletons[key] = skeleton if tracking else forget_statistics(skeleton)
         return self._skeletons[key]
 
@@ -245,43 +286,134 @@ class Slimmable(nn.Module):
                 "the values of tensors"
             ) from None
 
-    # State
+    # Calibration
 
     def calibrated(self, width: Width) -> bool:
-        """Whether the network of that width has batch-norm statistics, or needs none."""
-        return self.signature(width) in self.statistics or not batch_norms(self.full)
+        """Whether the network of that width has batch-norm statistics of the present weights, or needs none."""
+        kept = self.statistics.get(self.signature(width))
+        return kept.weights == self.digest if kept else not batch_norms(self.full)
 
-    def set_statistics(self, width: Width, statistics: Statistics | None) -> None:
-        """Keep the batch-norm statistics of that width, or drop them."""
+    def set_statistics(self, width: Width, statistics: Statistics | None, weights: str | None = None) -> None:
+        """Keep the batch-norm statistics of that width, or drop them.
+
+        Args:
+            width: A number, or one for each stage.
+            statistics: By their names in the network's state dict; None drops those there are.
+            weights: The digest of the weights that they belong to (default: of the present ones).
+        """
         signature = self.signature(width)
         self.statistics.pop(signature, None)
         self._views.pop(signature, None)
         if statistics is not None:
-            self.statistics[signature] = (width, statistics)
+            self.statistics[signature] = Calibration(self.check(width), statistics, weights or self.digest)
+
+    def forget_calibration(self) -> None:
+        """Drop all statistics: batch norm then uses those of each batch."""
+        self.statistics.clear()
+        self._views.clear()
+
+    def _trusted_statistics(self, width: Width) -> Statistics:
+        """Those of that width, none if it is not calibrated; an error if they belong to other weights."""
+        kept = self.statistics.get(self.signature(width))
+        if kept is None:
+            return {}
+        if kept.weights != self.digest:
+            raise UserError(
+                f"the weights have changed since width {width} was calibrated: us3l.calibrate(net, images) again, "
+                "or net.forget_calibration()"
+            )
+        return kept.statistics
 
     def _like_weights(self, statistics: Statistics) -> Statistics:
         """On the device and of the type of the weights."""
         weight = next(self.full.parameters())
         return {name: tensor.to(weight) for name, tensor in statistics.items()}
 
+    # State
+
+    def _forget_tensors(self) -> None:
+        """What is derived from the tensors and where they lie."""
+        self._skeletons, self._views, self._addresses, self._digest = {}, {}, [], None
+        self.__dict__.pop("_watch", None)
+
+    @cached_property
+    def _watch(self) -> Watch:
+        return Watch(self)
+
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Slimmable:
-        self._views.clear()  # moving or converting the weights gives them new storage
-        return super()._apply(fn, recurse)
+        kind = next(self.full.parameters()).dtype
+        fresh = [key for key, kept in self.statistics.items() if kept.weights == self.digest]
+        super()._apply(fn, recurse)
+        if next(self.full.parameters()).dtype != kind:  # the same weights, in other words
+            for key in fresh:
+                self.statistics[key] = self.statistics[key]._replace(weights=self.digest)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_views": {}, "_skeletons": {}}
+        hidden = ("_skeletons", "_views", "_addresses", "_digest", "_watch")
+        return {name: value for name, value in self.__dict__.items() if name not in hidden}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget_tensors()
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Statistics and the digest of their weights are tensors too, so that any reader of checkpoints takes them."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for width, statistics, weights in self.statistics.values():
+            place = f"{prefix}{STATISTICS}{encode(width)}/"
+            destination |= {place + name: tensor for name, tensor in statistics.items()}
+            destination[place + WEIGHTS] = torch.tensor(list(bytes.fromhex(weights)), dtype=torch.uint8)
+
+    def _load_from_state_dict(
+        self,
+        state: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: Any,
+        unexpected: Any,
+        errors: Any,
+    ) -> None:
+        start = prefix + STATISTICS
+        widths: dict[str, Statistics] = {}
+        for key in [key for key in state if key.startswith(start)]:
+            width, _, name = key.removeprefix(start).partition("/")
+            widths.setdefault(width, {})[name] = state.pop(key)
+        super()._load_from_state_dict(state, prefix, metadata, strict, missing, unexpected, errors)
+        if widths:
+            self.forget_calibration()
+        for text, statistics in widths.items():
+            try:
+                weights = bytes(statistics.pop(WEIGHTS).tolist()).hex()
+                self.set_statistics(
+                    decode(text), {name: t.detach().cpu().clone() for name, t in statistics.items()}, weights
+                )
+            except (KeyError, ValueError) as error:
+                errors.append(f"the statistics of width {text} do not fit: {error}")
 
     def load_plain(self, state: Mapping[str, Tensor]) -> None:
         """Take the weights of a plain network of width 1: the state dict of a torchvision or timm model.
 
         Batch-norm statistics in it become the calibration of width 1; all earlier calibration is dropped.
+
+        Args:
+            state: Tensors by name; all of them must fit.
         """
         from us3l.storage import load_plain
 
         load_plain(self, state)
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Write weights, statistics and description into a folder; see `us3l.load`."""
+        """Write weights, statistics and description into a folder; see `us3l.load`.
+
+        Args:
+            path: The folder, which is made if need be.
+            overwrite: Whether a model that is there already may be replaced.
+        """
         from us3l.storage import save
 
         save(self, path, overwrite)
+
+
+STATISTICS, WEIGHTS = "statistics.", "weights.sha256"  # in the names of a state dict

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
 import re
+import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from us3l.errors import UserError
-from us3l.families import BACKBONES, Individual, create
-from us3l.files import check_regular, read_json, replacing, write_json
-from us3l.slimmable import Family, Slimmable, Statistics, batch_norms, tensors_of
-from us3l.width import Width
+from us3l.families import create
+from us3l.families.family import Family
+from us3l.files import check_regular, finite, read_json, replacing, write_json
+from us3l.slimmable import Slimmable, Statistics
+from us3l.tensors import KINDS, batch_norms, digest, tensors_of
+from us3l.width import Width, decode, encode
 
 FORMAT = 1
 NAMED = 4  # tensors that an error names
-MOST_LAYERS = 1000
+MOST_LAYERS, MOST_SWITCHABLE = 1000, 100
+WEIGHTS = "weights.sha256"  # in the metadata of statistics: the digest of the weights that they belong to
 
 
 def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
@@ -34,20 +39,39 @@ def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
         raise UserError(f"cannot save to {folder}: it is a file, and a model is a folder")
     if (folder / "model.json").exists() and not overwrite:
         raise UserError(f"{folder} already holds a model: choose another folder, or save(..., overwrite=True)")
-    write_tensors(folder / "weights.safetensors", net.weights())
-    statistics = {
-        f"{encode(width)}/{name}": tensor for width, kept in net.statistics.values() for name, tensor in kept.items()
-    }
-    write_tensors(folder / "statistics.safetensors", statistics)
     widths = {"switchable": net.switchable} if net.switchable else {"min_width": net.min_width}
-    write_json(
-        folder / "model.json",
-        {"format": FORMAT, **describe(net.family), **widths, "metadata": net.metadata},
-    )
+    description = {"format": FORMAT, **net.family.describe(), **widths, "metadata": net.metadata}
+    try:
+        json.dumps(description)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"cannot save to {folder}: net.metadata must hold plain values only ({error})") from None
+    weights = net.weights()
+    present = net.certain_digest()
+    kept = [calibration for calibration in net.statistics.values() if calibration.weights == present]
+    if stale := len(net.statistics) - len(kept):
+        warnings.warn(
+            f"the weights have changed since {stale} widths were calibrated, so their statistics are not saved: "
+            "call us3l.calibrate(net, images) before saving",
+            stacklevel=3,
+        )
+    statistics = {f"{encode(one.width)}/{name}": tensor for one in kept for name, tensor in one.statistics.items()}
+    write_tensors(folder / "weights.safetensors", weights)
+    write_tensors(folder / "statistics.safetensors", statistics, {WEIGHTS: present})
+    write_json(folder / "model.json", description)
 
 
-def load(path: str | Path, family: Family | None = None) -> Slimmable:
-    """Read a model's folder. Only a network of the user's own needs its `family` given again."""
+def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = None) -> Slimmable:
+    """Read a model's folder. No code in it is run.
+
+    Statistics that do not belong to the weights beside them are kept, and refused when used: see `Slimmable`.
+
+    Args:
+        path: The folder of a model, or that of a run.
+        family: What the network was made of, if that was a function of the user's own.
+
+    Returns:
+        The network as it was saved, on the CPU.
+    """
     folder = Path(path)
     if (folder / "model" / "model.json").is_file():  # a run's folder
         folder = folder / "model"
@@ -56,18 +80,26 @@ def load(path: str | Path, family: Family | None = None) -> Slimmable:
     description = read_json(folder / "model.json")
     if description.get("format") != FORMAT:
         raise UserError(f"{folder} has format {description.get('format')}, but this version reads {FORMAT}")
-    weights = read_tensors(folder / "weights.safetensors")
+    weights = read_weights(folder / "weights.safetensors", description)
     message = f"{folder / 'weights.safetensors'} does not fit its model.json"
     if family is None:  # by shapes alone first: what model.json says might need any amount of memory
         with torch.device("meta"):
-            check_same(message, weights, shapes_of(build(folder, description, None).weights()))
+            full = build(folder, description | {"switchable": None}, None).full
+        check_same(message, {name: weights[name] for name in weights if "/" not in name}, shapes_of(tensors_of(full)))
     net = build(folder, description, family)
-    check_same(message, weights, shapes_of(net.weights()))
-    copy_weights(weights, net.weights())
-    for width, statistics in read_statistics(folder / "statistics.safetensors").items():
-        message = f"{folder / 'statistics.safetensors'} does not fit its model.json"
-        check_same(message, statistics, statistics_shapes(net, width))
-        net.set_statistics(width, statistics)
+    own = net.weights()
+    check_same(message, weights, shapes_of(own))
+    if odd := [name for name in own if own[name].is_floating_point() != weights[name].is_floating_point()]:
+        raise UserError(f"{message}: {odd[0]} holds {weights[odd[0]].dtype}")
+    copy_weights(weights, own)
+    widths, recorded = read_statistics(folder / "statistics.safetensors", (net.min_width, *net.switchable))
+    fresh = recorded is None or recorded == net.digest or recorded == digest(weights)  # the file's type may be another
+    largest = statistics_shapes(net, 1.0)
+    for width, statistics in widths.items():
+        for name, tensor in statistics.items():  # whether they fit exactly is seen when that network is built
+            if name not in largest or tensor.ndim != 1 or len(tensor) > largest[name][0]:
+                raise UserError(f"{folder / 'statistics.safetensors'} does not fit its model.json: {width}, {name}")
+        net.set_statistics(width, statistics, None if fresh else recorded)
     return net
 
 
@@ -80,34 +112,20 @@ def load_plain(net: Slimmable, state: Mapping[str, Tensor]) -> None:
     if statistics:
         check_same("the state dict's batch norms do not fit", statistics, statistics_shapes(net, 1.0))
     copy_weights(found, own)
-    for number in net.switchable:  # each width's own norms start anew, from those of width 1
-        copy_weights(net.leading(number), net.own_norms(number))
-    for width, _ in list(net.statistics.values()):
-        net.set_statistics(width, None)
+    net.norms.reset(net._leading)
+    net.forget_calibration()
     if statistics:
         net.set_statistics(1.0, {name: tensor.detach().cpu().clone() for name, tensor in statistics.items()})
 
 
-def describe(family: Family) -> dict[str, Any]:
-    """Name and options of a backbone of ours; a user's own family is only named."""
-    if isinstance(family, Individual):
-        known = describe(family.family)
-        return known | {"options": known["options"] | {"individual": family.individual}}
-    if getattr(family, "name", None) in BACKBONES:
-        options = dict(vars(family))
-        return {"backbone": options.pop("name"), "options": options}
-    return {"backbone": None, "options": {}, "family": getattr(family, "__qualname__", type(family).__qualname__)}
-
-
-def build(folder: Path, description: dict[str, Any], family: Family | None) -> Slimmable:
+def build(folder: Path, description: dict[str, Any], family: Family | Callable[[Any], nn.Module] | None) -> Slimmable:
     try:
         widths = {key: description[key] for key in ("min_width", "switchable") if key in description}
-        for name, count in (
-            ("depth", description["options"].get("depth")),
-            ("switchable", len(widths.get("switchable", ()))),
-        ):
-            if count is not None and count > MOST_LAYERS:
-                raise ValueError(f"{name} {count} is more than {MOST_LAYERS}")
+        depth, switchable = description["options"].get("depth") or 0, len(widths.get("switchable") or ())
+        if depth > MOST_LAYERS or switchable > MOST_SWITCHABLE:
+            raise ValueError(
+                f"depth {depth} is more than {MOST_LAYERS}, or {switchable} switchable widths than {MOST_SWITCHABLE}"
+            )
         if family is not None:
             net = Slimmable(family, **widths)
         elif description["backbone"] is None:
@@ -138,11 +156,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
             raise OSError(number, os.strerror(number) if code else str(error), str(path)) from None
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path, whole_numbers: bool = False) -> dict[str, Tensor]:
+    """The tensors in a file; those of whole numbers must be allowed."""
     try:
         tensors = load_file(check_regular(path))
-        if odd := [name for name, tensor in tensors.items() if not tensor.is_floating_point()]:
+        odd = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
+        if odd and not whole_numbers:
             raise ValueError(f"{odd[0]} does not hold numbers with fractions")
+    except UserError:
+        raise
     except (OSError, safetensors.SafetensorError, ValueError, KeyError, AttributeError, RuntimeError) as error:
         raise UserError(f"cannot read {path}: the file is missing, cut short or damaged ({error})") from None
     return tensors
@@ -178,12 +200,35 @@ def whole(value: Any) -> Any:
     return value
 
 
-def read_statistics(path: Path) -> dict[Width, Statistics]:
-    found: dict[Width, Statistics] = {}
-    for key, tensor in read_tensors(path).items():
-        width, _, name = key.partition("/")
-        found.setdefault(decode(path, width), {})[name] = tensor
-    return found
+def read_weights(path: Path, description: dict[str, Any]) -> dict[str, Tensor]:
+    """Of a model. Each of its switchable widths must have norms of its own before anything is built for it."""
+    weights = read_tensors(path, whole_numbers=True)
+    switchable = description.get("switchable")
+    if not isinstance(switchable, list):
+        return weights
+    exact = {f"{width:g}": encode(width) for width in switchable if finite(width)}  # as earlier versions named them
+    named = {}
+    for name, tensor in weights.items():
+        width, slash, rest = name.rpartition("/")
+        named[exact.get(width, width) + slash + rest] = tensor
+    if len({name.rpartition("/")[0] for name in named} - {""}) != len(switchable) - 1:
+        raise UserError(f"{path} does not fit its model.json: it has norms for another number of switchable widths")
+    return named
+
+
+def read_statistics(path: Path, exact: Iterable[float]) -> tuple[dict[Width, Statistics], str | None]:
+    """By width, and the digest of the weights they belong to, which earlier versions did not write."""
+    widths: dict[Width, Statistics] = {}
+    try:
+        for key, tensor in read_tensors(path).items():
+            text, _, name = key.partition("/")
+            widths.setdefault(decode(text, exact), {})[name] = tensor
+        with safetensors.safe_open(path, "pt") as file:
+            return widths, (file.metadata() or {}).get(WEIGHTS)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"cannot read {path}: not a width, {error}") from None
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -192,7 +237,7 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 def statistics_shapes(net: Slimmable, width: Width) -> dict[str, tuple[int, ...]]:
     norms = batch_norms(net.skeleton(width))
-    return {f"{n}.{k}": (norm.num_features,) for n, norm in norms.items() for k in ("running_mean", "running_var")}
+    return {f"{name}.{kind}": (norm.num_features,) for name, norm in norms.items() for kind in KINDS}
 
 
 def check_same(message: str, found: Mapping[str, Tensor], expected: dict[str, tuple[int, ...]]) -> None:
@@ -214,15 +259,3 @@ def check_same(message: str, found: Mapping[str, Tensor], expected: dict[str, tu
 def copy_weights(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
     for name, tensor in target.items():
         tensor.copy_(source[name])
-
-
-def encode(width: Width) -> str:
-    return ",".join(f"{number:.8g}" for number in ((width,) if isinstance(width, int | float) else width))
-
-
-def decode(path: Path, text: str) -> Width:
-    try:
-        numbers = tuple(float(number) for number in text.split(","))
-    except ValueError:
-        raise UserError(f"cannot read {path}: {text!r} is no width") from None
-    return numbers[0] if len(numbers) == 1 else numbers

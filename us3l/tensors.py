@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from us3l.errors import UserError
 from us3l.width import Width
+
+KINDS = ("running_mean", "running_var")  # of statistics of a batch norm
+SAMPLED = 4  # tensors, and numbers of each
 
 
 def own_copy(tensor: Tensor) -> Tensor:
@@ -58,6 +62,40 @@ class SegmentCopy:
         self.version = self.source._version
 
 
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of names, types, shapes and values; devices and memory formats make no difference."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+class Watch:
+    """Notices changes of a module's tensors without looking at all their values.
+
+    Operations in place, most optimisers and `load_state_dict` count as changes of a tensor; fused optimisers and edits
+    of `.data` do not, and are seen in a sample of the values.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.slots = [slot for part in module.modules() for slot in (part._parameters, part._buffers) if slot]
+        self.addresses: list[int] = []
+        self.sampled: list[Tensor] = []
+
+    def look(self) -> tuple[list[int], list[int], str]:
+        """Where the tensors lie, how often each was changed there, and the sample: equal while nothing changes."""
+        tensors = [tensor for slot in self.slots for tensor in slot.values() if tensor is not None]
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        if addresses != self.addresses:
+            self.addresses = addresses
+            some = [t.detach() for t in tensors if t.is_floating_point() and t.numel() and not t.is_meta]
+            some = some[:: max(1, len(some) // SAMPLED)]
+            self.sampled = [t.as_strided((min(SAMPLED, t.numel()),), (1,), t.storage_offset()) for t in some]
+        versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+        return addresses, versions, str([values.tolist() for values in self.sampled])
+
+
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, without the batch-norm statistics, which are not shared among widths."""
     own = {f"{name}.{buffer}".lstrip(".") for name, norm in batch_norms(module).items() for buffer in norm._buffers}
@@ -96,6 +134,18 @@ def check_nested(
                     f"the family's segments do not fit: {name!r} has shape {small} at width {width} and {large} "
                     f"at width 1, which {parts} segments on axis {axis} do not divide"
                 )
+
+
+def check_statistics(statistics: Mapping[str, Tensor], network: nn.Module, width: Width) -> None:
+    """An error if they are not those of a network's batch norms; no statistics at all will do."""
+    norms = {f"{name}.{kind}": norm for name, norm in batch_norms(network).items() for kind in KINDS}
+    for name in statistics.keys() | norms.keys() if statistics else ():
+        found = tuple(statistics[name].shape) if name in statistics else None
+        expected = (norms[name].num_features,) if name in norms else None
+        if found != expected and not (found is None and not norms[name].track_running_stats):
+            raise UserError(
+                f"the statistics of width {width} do not fit its network: {name} is {found}, not {expected}"
+            )
 
 
 def assign(module: nn.Module, tensors: dict[str, Tensor]) -> None:

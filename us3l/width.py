@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from math import ceil
 
 Width = float | tuple[float, ...]
 """One number for the whole network, or one for each of its stages."""
 
 RESOLUTION = 1e-5
+
+
+def encode(width: Width) -> str:
+    """A width as text, to the last digit.
+
+    >>> encode(0.5), encode((0.25, 1 / 3))
+    ('0.5', '0.25,0.3333333333333333')
+    """
+    return ",".join(map(repr, (float(width),) if isinstance(width, int | float) else map(float, width)))
+
+
+def decode(text: str, exact: Iterable[float] = ()) -> Width:
+    """The width in a text, or a `ValueError`. Of those `exact` ones, the first eight digits will do.
+
+    >>> decode("0.25,0.33333333", exact=[1 / 3])
+    (0.25, 0.3333333333333333)
+    """
+    rounded = {f"{number:.8g}": number for number in exact}  # as earlier versions wrote them
+    numbers = tuple(rounded[part] if part in rounded else float(part) for part in text.split(","))
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def round_channels(channels: float, divisor: int = 8) -> int:

@@ -39,14 +39,13 @@ def main(arguments: list[str]) -> int:
 
     from us3l.console import Console
     from us3l.costs import cost
-    from us3l.families import BACKBONES, create
+    from us3l.families import BACKBONES, create, options_for
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("backbone", "networks", "width", "params (M)", "MACs (G)", "with norms (G)"):
         table.add_column(header, justify="left" if header == "backbone" else "right", no_wrap=True)
     for name in BACKBONES:
-        first = {"image_size": command.size, "patch": 4 if command.stem == "cifar" else 16}
-        options = first if name.startswith("vit") else {"stem": command.stem}
+        options = options_for(name, command.stem, command.size)
         with torch.device("meta"):  # shapes are all that costs depend on
             net = create(name, num_classes=command.classes, **options)
         for width in command.widths:

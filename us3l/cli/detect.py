@@ -112,7 +112,7 @@ def execute(command: Detect) -> int:
 
     console.print(detections_table(findings, untrained))
     write_results(command, place, train, trainer, findings, untrained)
-    how = f"{getattr(net.family, 'name', 'network')} {command.width:g}x, {trainer.step} steps"
+    how = f"{net.family.name} {command.width:g}x, {trainer.step} steps"
     detections_figure(findings, place.with_name(f"{place.name}.png"), f"{train.name}: {how}")
     console.print(f"written: {place}.json, .png, -detections.json and .pt", highlight=False, soft_wrap=True)
     return 0
@@ -145,7 +145,7 @@ def train_with_progress(
     plan = command.training.plan(train.layout)
     kind = "Mask R-CNN" if masks else "Faster R-CNN"
     console.print(
-        f"{kind} on {getattr(net.family, 'name', 'network')} {command.width:g}x: {len(train.learnable())} images, "
+        f"{kind} on {net.family.name} {command.width:g}x: {len(train.learnable())} images, "
         f"{len(train.classes)} classes, {plan.steps} steps of {command.training.batch}, learning rate {plan.lr:g}, "
         f"{device}",
         highlight=False,

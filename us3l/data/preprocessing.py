@@ -92,11 +92,7 @@ class Preprocessing:
             size: Show it images of another size than its own.
         """
         known = net.metadata.get("preprocessing")
-        if known is None:
-            fallback = 32 if getattr(net.family, "stem", None) == "cifar" else 224
-            own = cls.usual(getattr(net.family, "image_size", fallback))
-        else:
-            own = cls.from_plain(known)
+        own = cls.usual(net.family.usual_size) if known is None else cls.from_plain(known)
         if size in (None, own.size):
             return own
         return replace(cls.usual(size), mean=own.mean, std=own.std)

@@ -37,7 +37,6 @@ from us3l.deploy.proof import Evidence, Proof, outputs_of, prove_float, prove_in
 from us3l.errors import UserError
 from us3l.files import replacing
 from us3l.slimmable import Slimmable
-from us3l.storage import describe
 
 EXAMPLE = "example.py"
 
@@ -56,7 +55,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        return getattr(self.net.family, "name", "network")
+        return self.net.family.name
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -95,7 +94,7 @@ def export(
         KEY: __version__,
         "width": width,
         "int8": int8,
-        **describe(net.family),
+        **net.family.describe(),
         **net.metadata,
         "preprocessing": source.preprocessing.to_plain(),
         **source.provenance,

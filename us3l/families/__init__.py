@@ -8,11 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from us3l.errors import UserError, did_you_mean
+from us3l.families.family import Backbone, Family
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from us3l.slimmable import Family, Slimmable
+    from us3l.slimmable import Slimmable
 
 # Imported when first used: `us3l pretrain --help` must not wait for torch.
 _HOMES = {
@@ -26,21 +27,25 @@ BACKBONES = tuple(_HOMES)
 
 
 @dataclass(frozen=True)
-class Individual:
+class Individual(Family):
     """The network of one width of a family, as a family of its own."""
 
-    family: Any
+    family: Family
     individual: float
 
-    @property
-    def name(self) -> str:
-        return self.family.name
+    def __post_init__(self) -> None:
+        for name in ("name", "image_size", "usual_size", "segments", "chain", "feature_maps"):
+            object.__setattr__(self, name, getattr(self.family, name))
 
-    def signature(self, _: float) -> Hashable:
+    def signature(self, _: float) -> Hashable | None:
         return self.family.signature(self.individual)
 
     def __call__(self, _: float) -> nn.Module:
         return self.family(self.individual)
+
+    def describe(self) -> dict[str, Any]:
+        known = self.family.describe()
+        return known | {"options": known["options"] | {"individual": self.individual}}
 
 
 def create(
@@ -73,12 +78,35 @@ def create(
     return Slimmable(Individual(plain, individual), min_width=1.0)
 
 
-def family(name: str, **options: Any) -> Family:
+def options_for(name: str, stem: str, size: int, frozen_patches: bool = False) -> dict[str, Any]:
+    """The options of `create` that make a backbone fit its images.
+
+    Args:
+        name: Of the backbone.
+        stem: "cifar" for small images, which gives ViTs patches of 4 pixels, else "imagenet".
+        size: Side of the images, in pixels.
+        frozen_patches: Leave a ViT's patch embedding as it was drawn.
+
+    Returns:
+        Options for `create`; those that a backbone does not have are left out.
+
+    >>> options_for("resnet18", "cifar", 32), options_for("vit_tiny", "cifar", 32)["patch"]
+    ({'stem': 'cifar'}, 4)
+    """
+    return _kind(name).fit(stem, size, frozen_patches)
+
+
+def family(name: str, **options: Any) -> Backbone:
     """A backbone as a function of a width."""
-    if name not in _HOMES:
-        raise UserError(f"unknown backbone {name!r}: {did_you_mean(name, BACKBONES)}")
-    module, kind = _HOMES[name]
+    kind: Any = _kind(name)
     try:
-        return getattr(import_module(f"us3l.families.{module}"), kind)(name, **options)
+        return kind(name, **options)
     except TypeError as error:
         raise UserError(f"{name} does not take these options: {error}") from None
+
+
+def _kind(name: str) -> type[Backbone]:
+    if name not in BACKBONES:
+        raise UserError(f"unknown backbone {name!r}: {did_you_mean(name, BACKBONES)}")
+    module, kind = _HOMES[name]
+    return getattr(import_module(f"us3l.families.{module}"), kind)

@@ -8,16 +8,18 @@ from torch import Tensor, nn
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops import Conv2dNormActivation
 
+from us3l.families.family import Backbone
 from us3l.families.resnet import Stem, check_options
 from us3l.width import Width, round_channels
 
 # Expansion, channels, blocks, stride at width 1, stage by stage.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 FIRST, LAST = 32, 1280
+LEVELS = ("3", "6", "13", "18")  # where the resolution is about to halve, and the end
 
 
 @dataclass(frozen=True)
-class MobileNetFamily:
+class MobileNetFamily(Backbone):
     """`family(width)` builds the plain network of that width (a number, or one for each of the seven stages).
 
     The first convolution follows the first stage; the last one keeps its channels at every width. For CIFAR, the first
@@ -35,6 +37,10 @@ class MobileNetFamily:
 
     stages = len(STAGES)
 
+    @property
+    def usual_size(self) -> int:  # type: ignore[override]
+        return 32 if self.stem == "cifar" else 224
+
     def signature(self, width: Width) -> tuple[int, ...]:
         """Channels of the first convolution, of each stage and of the last convolution."""
         widths = (width,) * self.stages if isinstance(width, int | float) else width
@@ -47,6 +53,9 @@ class MobileNetFamily:
 
     def chain(self, network: MobileNet) -> list[nn.Module]:
         return [*network.features]
+
+    def feature_maps(self, network: MobileNet) -> tuple[nn.Module, list[str]]:
+        return network.features, list(LEVELS)
 
 
 class MobileNet(nn.Module):

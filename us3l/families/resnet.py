@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 
 from us3l.errors import UserError
+from us3l.families.family import Backbone
 from us3l.width import Width, round_channels
 
 Stem = Literal["imagenet", "cifar"]
@@ -15,7 +16,7 @@ BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
 
 
 @dataclass(frozen=True)
-class ResNetFamily:
+class ResNetFamily(Backbone):
     """`family(width)` builds the plain network of that width (a number, or one for each of the four stages).
 
     The stem slims its output only and the classifier its input only; all else, residual stream included, slims on
@@ -31,6 +32,10 @@ class ResNetFamily:
         check_options(self.stem, self.base)
 
     stages = 4
+
+    @property
+    def usual_size(self) -> int:  # type: ignore[override]
+        return 32 if self.stem == "cifar" else 224
 
     @property
     def bottleneck(self) -> bool:
@@ -50,6 +55,9 @@ class ResNetFamily:
         layers = network.layer1, network.layer2, network.layer3, network.layer4
         stem = network.conv1, network.bn1, network.relu, network.maxpool
         return [*stem, *(block for layer in layers for block in layer)]
+
+    def feature_maps(self, network: ResNet) -> tuple[nn.Module, list[str]]:
+        return network, ["layer1", "layer2", "layer3", "layer4"]
 
 
 def check_options(stem: str, base: int) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from us3l.errors import UserError
+from us3l.families.family import Backbone
 from us3l.width import round_channels
 
 HEADS = {"vit_tiny": 3, "vit_small": 6}  # in timm, of 64 channels each
@@ -18,7 +19,7 @@ TEMPERATURE = 10_000.0  # of the sin-cos positions, as in MoCo v3
 
 
 @dataclass(frozen=True)
-class ViTFamily:
+class ViTFamily(Backbone):
     """`family(width)` builds the plain network of that width: the embedding dimension shrinks in all layers.
 
     The number of heads stays and each head narrows. Dimensions are multiples of the number of heads and of 4, because
@@ -49,6 +50,14 @@ class ViTFamily:
             raise UserError(f"image_size={self.image_size} must be a multiple of patch={self.patch}, depth at least 1")
         if heads < 1 or dim < 1 or dim % math.lcm(heads, 4):
             raise UserError(f"base={self.base} gives {dim} channels, but heads={heads} and 4 must divide them")
+
+    @classmethod
+    def fit(cls, stem: str, size: int, frozen_patches: bool) -> dict[str, Any]:
+        return {"image_size": size, "patch": 4 if stem == "cifar" else 16, "frozen_patches": frozen_patches}
+
+    @property
+    def usual_size(self) -> int:  # type: ignore[override]
+        return self.image_size
 
     @property
     def sizes(self) -> tuple[int, int]:

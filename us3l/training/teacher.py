@@ -29,7 +29,7 @@ def load_teacher(path: str, image_size: int) -> nn.Module:
     """The full network of a run or a model, followed by the run's projector where there is one: frozen, any batch."""
     net = load(path)
     trained = net.metadata.get("preprocessing", {}).get("size")
-    if getattr(net.family, "image_size", image_size) != image_size:
+    if net.family.image_size not in (None, image_size):
         raise UserError(f"the teacher in {path} sees images of {trained} pixels only: set --size {trained}")
     if not net.calibrated(1.0):
         raise UserError(f"the teacher in {path} is not calibrated at width 1: us3l.calibrate and save it again")

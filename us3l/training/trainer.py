@@ -20,7 +20,7 @@ from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import Peers
 from us3l.distributed.sharding import load_module, load_optimiser, local, whole
 from us3l.errors import UserError
-from us3l.families import create
+from us3l.families import create, options_for
 from us3l.objective.learner import Learner, Targets
 from us3l.objective.regularise import GroupDecay
 from us3l.objective.sampling import sample_widths
@@ -251,13 +251,9 @@ def new_network(recipe: Recipe) -> Slimmable:
     """The network of a recipe before training; the seed decides its weights."""
     network = recipe.settled().network
     torch.manual_seed(recipe.seed)
-    options: dict[str, Any] = {name: getattr(network, name) for name in ("patch", "heads", "depth")}
-    options = {name: value for name, value in options.items() if value is not None}
-    if network.backbone.startswith("vit"):
-        patch = {"patch": 4 if network.stem == "cifar" else 16}
-        options = patch | options | {"image_size": recipe.views.size, "frozen_patches": network.frozen_patches}
-    else:
-        options["stem"] = network.stem
+    chosen = {"patch": network.patch, "heads": network.heads, "depth": network.depth}
+    options = options_for(network.backbone, network.stem, recipe.views.size, network.frozen_patches)
+    options |= {name: value for name, value in chosen.items() if value is not None}
     switchable = recipe.objective.fixed_widths if network.switchable else None
     if network.switchable and switchable is None:
         raise UserError("switchable batch norm needs a list of widths: --fixed-widths")

@@ -85,7 +85,8 @@ def test_preprocessing_is_the_models_own():
 def test_random_sizes_in_training():
     def sizes(layout):
         training = Training(channels=8, image_size=800)
-        return build_detector(us3l.create("resnet18", base=8).family(0.5), 2, False, training, layout, {}).transform
+        family = us3l.create("resnet18", base=8).family
+        return build_detector(family, family(0.5), 2, False, training, layout, {}).transform
 
     assert sizes("coco").min_size == (640, 672, 704, 736, 768, 800)
     assert sizes("voc").min_size[0] == 480
@@ -93,7 +94,7 @@ def test_random_sizes_in_training():
 
 def test_what_cannot_carry_a_detector():
     vit = us3l.create("vit_tiny", image_size=32, patch=8, depth=1)
-    with pytest.raises(UserError, match="a ResNet or MobileNetV2; this is a"):
+    with pytest.raises(UserError, match="a ResNet, a MobileNetV2, or a family of your own"):
         detector_of(vit, 0.5, 3, False, SMALL, "voc")
     with pytest.raises(UserError, match=r"width 0\.25 has no batch-norm statistics"):
         detector_of(network(), 0.25, 3, False, SMALL, "voc")

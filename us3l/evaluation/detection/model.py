@@ -20,13 +20,12 @@ from torchvision.ops.poolers import initLevelMapper
 from us3l.data.spec import MEAN, STD
 from us3l.errors import UserError
 from us3l.evaluation.detection.settings import SCHEDULES, Training
-from us3l.families.mobilenet import MobileNet
+from us3l.families.family import Family
 from us3l.slimmable import Slimmable
 
 POOLED, POOLED_FOR_MASKS = 7, 14  # sides of what the heads see of a region
 LONGEST = 1333 / 800  # longer side of the images, at most, over the shorter one
 SIZES = 6  # random sizes in training
-MOBILENET_LEVELS = ("3", "6", "13", "18")  # where its resolution is about to halve, and the end
 
 
 def detector_of(
@@ -36,10 +35,11 @@ def detector_of(
     if not net.calibrated(width):
         raise UserError(f"width {width:g} has no batch-norm statistics: us3l.calibrate(net, images) and save it first")
     preprocessing = net.metadata.get("preprocessing")
-    return build_detector(net.carve(width), classes, masks, training, layout, preprocessing or {})
+    return build_detector(net.family, net.carve(width), classes, masks, training, layout, preprocessing or {})
 
 
 def build_detector(
+    family: Family,
     network: nn.Module,
     classes: int,
     masks: bool,
@@ -48,7 +48,7 @@ def build_detector(
     preprocessing: Mapping[str, Any],
 ) -> FasterRCNN | MaskRCNN:
     """A detector that trains all of `network`. Labels are from 1 to `classes`; 0 is the background."""
-    body, levels = pyramid_levels(network)
+    body, levels = pyramid_levels(family, network)
     if training.norms == "frozen":
         freeze_norms(body)
     strides, channels = level_shapes(body, levels)
@@ -93,17 +93,16 @@ def pooler(side: int, strides: Sequence[int]) -> MultiScaleRoIAlign:
     return pool
 
 
-def pyramid_levels(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
+def pyramid_levels(family: Family, network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
     """The part of a network that makes maps, and the modules whose outputs are the pyramid's four levels."""
-    names = [f"layer{stage}" for stage in (1, 2, 3, 4)]
-    if isinstance(network, MobileNet):
-        network, names = network.features, list(MOBILENET_LEVELS)
-    if not all(hasattr(network, name) for name in names):
+    maps = family.feature_maps(network)
+    if maps is None:
         raise UserError(
-            f"detection needs a backbone with maps of four sizes, a ResNet or MobileNetV2; this is a "
-            f"{type(network).__name__}"
+            f"detection needs a backbone with maps of four sizes, a ResNet, a MobileNetV2, or a family of your own "
+            f"with `feature_maps`; this is a {type(network).__name__}"
         )
-    return network, {name: str(level) for level, name in enumerate(names)}
+    body, names = maps
+    return body, {name: str(level) for level, name in enumerate(names)}
 
 
 def freeze_norms(module: nn.Module) -> None:

@@ -21,7 +21,7 @@ from us3l.evaluation.detection.settings import Plan, Training
 from us3l.families import create
 from us3l.files import replacing
 from us3l.slimmable import Slimmable
-from us3l.storage import describe, read_torch
+from us3l.storage import read_torch
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 State = dict[str, Any]
@@ -101,7 +101,7 @@ def train_detector(
     detector = detector_of(net, width, len(scene_set.classes), masks, training, scene_set.layout).to(device)
     trainer = Trainer(detector, plan, training.seed)
     about = {
-        **describe(net.family),
+        **net.family.describe(),
         "width": width,
         "preprocessing": net.metadata.get("preprocessing") or {},
         "layout": scene_set.layout,
@@ -191,10 +191,10 @@ def load_detector(path: str | Path) -> nn.Module:
         about = state["about"]
         if about["backbone"] is None:
             raise UserError(f"{path} has a backbone of your own family, which only you can build")
-        network = create(about["backbone"], min_width=about["width"], **about["options"]).family(about["width"])
+        family = create(about["backbone"], min_width=about["width"], **about["options"]).family
         detector = build_detector(
-            network, len(about["classes"]), about["masks"], Training(**about["training"]), about["layout"],
-            about["preprocessing"],
+            family, family(about["width"]), len(about["classes"]), about["masks"], Training(**about["training"]),
+            about["layout"], about["preprocessing"],
         )  # fmt: skip
         detector.load_state_dict(state["model"])
         detector.classes = about["classes"]

@@ -1,0 +1,92 @@
+"""What us3l asks of a family, with an answer for families that have none of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from us3l.width import Width
+
+
+class Family:
+    """Plain networks as a function of a width. Only calling it is needed; all else here has a default.
+
+    A family of one's own may derive from this class, or be any function or object that can be called with a width:
+    what it has of these names counts.
+    """
+
+    name: str = "network"
+    """What to call it in messages and files."""
+    stages: int | None = None
+    """How many numbers a width may have, one for each stage; None: widths are single numbers."""
+    image_size: int | None = None
+    """The only side of images, in pixels, that its networks take; None: any."""
+    usual_size: int = 224
+    """The side of the images that its networks are made for, where nothing else says it."""
+
+    def __call__(self, width: Any) -> nn.Module:
+        """The plain network of a width."""
+        raise NotImplementedError
+
+    def signature(self, width: Any) -> Hashable | None:  # noqa: ARG002
+        """A cheap summary of all shapes at a width; None: they are found by building the network without memory."""
+        return None
+
+    def segments(self, name: str) -> Sequence[int]:  # noqa: ARG002
+        """The number of segments on each axis of a tensor, such as fused qkv; each is sliced on its own."""
+        return ()
+
+    def chain(self, network: Any) -> Sequence[nn.Module]:
+        """The modules that a network applies one after another, up to its last batch norm.
+
+        Networks that begin alike are then calibrated together. Modules on the same weights must compute the same.
+        """
+        return [network]
+
+    def feature_maps(self, network: Any) -> tuple[nn.Module, Sequence[str]] | None:  # noqa: ARG002
+        """The part of a network that makes maps, and the names of the modules in it whose outputs have four sizes.
+
+        Detection builds its pyramid on them. None: there are no such maps.
+        """
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """What `model.json` says about it: a family of the user's own is only named, and must be given again."""
+        return {"backbone": None, "options": {}, "family": type(self).__qualname__}
+
+
+class Backbone(Family):
+    """A family of ours, a dataclass of options: `create` builds it again from its name and these."""
+
+    @classmethod
+    def fit(cls, stem: str, size: int, frozen_patches: bool) -> dict[str, Any]:  # noqa: ARG003
+        """The options that make it fit images of a size, which a stem is chosen for."""
+        return {"stem": stem}
+
+    def describe(self) -> dict[str, Any]:
+        options = dict(vars(self))
+        return {"backbone": options.pop("name"), "options": options}
+
+
+class Wrapped(Family):
+    """A function or object of the user's own as a family; what it does not have is the default's."""
+
+    def __init__(self, function: Callable[[Any], nn.Module]) -> None:
+        self.function = function
+        for name in vars(Family):
+            if not name.startswith("_") and hasattr(function, name):
+                setattr(self, name, getattr(function, name))
+
+    def __call__(self, width: Width) -> nn.Module:
+        return self.function(width)
+
+    def describe(self) -> dict[str, Any]:
+        named = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        return {"backbone": None, "options": {}, "family": named}
+
+
+def as_family(family: Family | Callable[[Any], nn.Module]) -> Family:
+    return family if isinstance(family, Family) else Wrapped(family)
