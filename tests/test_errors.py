@@ -26,7 +26,7 @@ def test_only_one_place_looks_for_close_matches() -> None:
 
 def test_who_rewords_value_errors_leaves_user_errors_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "x.json").mkdir()
-    with pytest.raises(us3l.UserError, match=r"^cannot read \S*x.json: it is no") as caught:
+    with pytest.raises(us3l.UserError, match=r"^cannot read \S*x.json: it is not a regular file$") as caught:
         read_json(tmp_path / "x.json")
     assert str(caught.value).count("cannot read") == 1
     net = us3l.create("resnet18", base=8, stem="cifar")

@@ -126,10 +126,11 @@ def write_json(path: Path, value: Any) -> None:
 def check_regular(path: Path) -> Path:
     """The path, if it is a regular file: reading from a pipe or a device might never end."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise UserError(f"cannot read {path}: it is not a regular file")
+        regular = stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if not regular:
+        raise UserError(f"cannot read {path}: it is not a regular file")
     return path
 
 
