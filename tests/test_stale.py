@@ -84,7 +84,7 @@ def test_statistics_of_other_weights_are_refused(
     net.at(0.5)
     change(net)
     assert not net.calibrated(0.5)
-    for use in (net.at, net.carve, net.eval().bind, lambda width: Runtime(net).networks.run(width)):
+    for use in (net.at, net.carve, net.eval().bind, lambda width: Runtime(net).embed(images[:1].byte(), width=width)):
         with pytest.raises(us3l.UserError, match="calibrate"):
             use(0.5)
     net.train()(images, width=0.5)  # on the statistics of the batch
