@@ -80,7 +80,7 @@ def run_case(name: str, folder: str, count: int = 1, state: dict[str, Any] | Non
             trainer = new_trainer(recipe, images, fabric, machine)
             trainer.load_state(copy.deepcopy(state))  # its optimiser goes on with the tensors that it is given
         epoch, number = divmod(trainer.step, trainer.per_epoch)
-        indices.append(trainer.peers.gather(trainer.batches(epoch)[number]))
+        indices.append(trainer.epoch(epoch)[number].indices)
         losses.append(fabric.all_reduce(torch.stack(trainer.train_step().losses), reduce_op="mean"))
     return {"losses": losses, "indices": indices, "learner": trainer.state()["learner"], "before last step": state}
 

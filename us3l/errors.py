@@ -23,8 +23,13 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     >>> did_you_mean("resnet", ["resnet18", "vit_tiny"]), did_you_mean("xyz", ["resnet18", "vit_tiny"])
     ("did you mean 'resnet18'?", 'choose from resnet18, vit_tiny')
     """
+    known = list(known)
+    close = alike(word, known)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose from {', '.join(known)}"
+
+
+def alike(word: object, known: Iterable[str]) -> list[str]:
+    """Up to three of the known words that look like a word, the nearest first."""
     from difflib import get_close_matches
 
-    known = list(known)
-    close = get_close_matches(str(word), known)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose from {', '.join(known)}"
+    return get_close_matches(str(word), list(known))

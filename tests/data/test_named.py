@@ -138,7 +138,7 @@ def test_damaged_and_missing_files_are_named(cifar10: Path) -> None:
 
 
 def test_wrong_folders_say_what_was_expected_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, wanted in NAMED_SETS.items():
+    for name, wanted in ((name, wanted) for name, wanted in NAMED_SETS.items() if wanted.folder):
         with pytest.raises(UserError, match=f"{name}: expected in .*{wanted.folder}, which is no folder") as error:
             load(name, root=tmp_path)
         assert "\n" not in str(error.value)
@@ -156,7 +156,7 @@ def test_wrong_folders_say_what_was_expected_where(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("US3L_DATA", "~/sets")
     assert data_root() == Path.home() / "sets"
     assert data_root("elsewhere") == Path("elsewhere")
-    with pytest.raises(UserError, match="did you mean 'cifar100'"):
+    with pytest.raises(UserError, match=r"did you mean .*or 'cifar100'"):
         load("cifar1000")
 
 

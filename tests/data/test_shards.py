@@ -4,7 +4,10 @@ import io
 import json
 import pickle
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +16,10 @@ from PIL import Image
 
 from us3l.data import index, order, parquet, shards
 from us3l.data.catalogue import Blocks
+from us3l.data.images import Step
 from us3l.data.order import block_order
 from us3l.data.sources import ImageFiles, decode_all, find, load
 from us3l.data.spec import Views
-from us3l.data.stream import views_loader
 from us3l.errors import UserError
 
 
@@ -159,6 +162,19 @@ def test_a_shard_that_changes_while_it_is_used_is_noticed(tmp_path: Path) -> Non
         reds(files)
 
 
+class Counted:
+    """Remembers what it is told."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.steps = steps
+
+    def say(self, text: str, style: str | None = None) -> None:
+        pass
+
+    def counting(self, *_: Any) -> Any:
+        return nullcontext(SimpleNamespace(so_far=lambda *step: self.steps.append(step)))
+
+
 def test_the_index_of_shards_is_kept_until_one_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(index.CACHE_VARIABLE, str(tmp_path / "kept"))
     monkeypatch.setattr(index, "WORTH_KEEPING", 1)
@@ -168,7 +184,7 @@ def test_the_index_of_shards_is_kept_until_one_changes(tmp_path: Path, monkeypat
     monkeypatch.setattr(shards, "_samples", lambda path: looked.append(path) or samples(path))
     root, seen = tmp_path / "set", []
     write_shards(root, [3, 2])
-    assert reds(find(root, "all", progress=lambda *step: seen.append(step))) == reds(find(root, "all"))
+    assert reds(find(root, "all", progress=Counted(seen))) == reds(find(root, "all"))
     assert len(looked) == 2
     assert seen == [(1, 2), (2, 2)]
     write_tar(root / "photos-0001.tar", {"9.png": image(9)})
@@ -221,7 +237,7 @@ def test_an_epoch_of_shards_goes_on_in_its_middle_whatever_the_workers(
     batches = list(files.order(seeded(3)).split(3))
 
     def views(first: int, workers: int) -> torch.Tensor:
-        found = list(views_loader(files, Views(size=8), batches[first:], 0, 3, workers=workers))
+        found = list(files.views(Views(size=8), [Step(0, 3, batch) for batch in batches[first:]], 0, workers=workers))
         assert torch.cat([batch.indices for batch in found]).tolist() == torch.cat(batches[first:]).tolist()
         return torch.cat([batch.views[1] for batch in found])
 
@@ -249,7 +265,7 @@ def test_row_groups_are_read_once_in_an_epoch(tmp_path: Path, monkeypatch: pytes
         parquet._Table, "columns", lambda table, group: read.append((table.path.name, group)) or columns(table, group)
     )
     batches = files.order(seeded(0)).split(2)
-    found = list(views_loader(files, Views(size=8), batches, 0, 0, workers=0))
+    found = list(files.views(Views(size=8), [Step(0, 0, batch) for batch in batches], 0, workers=0))
     assert sorted(int(index) for batch in found for index in batch.indices) == list(range(20))
     assert len(read) == len(set(read)) == 8
     monkeypatch.setattr(parquet, "HELD_BYTES", 100)  # less than a row group

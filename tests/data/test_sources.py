@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional as TV
 
-from us3l.data import sources
+from us3l.data import memory
 from us3l.data.decode import decode
-from us3l.data.sources import ImageSet, load
+from us3l.data.sources import ImageSet, find, load
 from us3l.errors import UserError
 
 
@@ -203,13 +203,13 @@ def test_without_a_size_images_must_be_squares_of_one_size(tmp_path: Path, sizes
 
 
 def test_order_and_progress_over_several_blocks(tmp_path: Path) -> None:
-    count = sources.DECODED_AT_ONCE + 44
+    count = memory.DECODED_AT_ONCE + 44
     for value in range(count):
         save(tmp_path / f"{value:03}.ppm", value % 256, size=(4, 4))
     calls: list[tuple[int, int]] = []
-    images = load(tmp_path, "all", progress=lambda done, total: calls.append((done, total)))
+    images = memory.decode_all(find(tmp_path, "all"), progress=lambda done, total: calls.append((done, total)))
     assert reds(images) == [value % 256 for value in range(count)]
-    assert calls == [(sources.DECODED_AT_ONCE, count), (count, count)]
+    assert calls == [(memory.DECODED_AT_ONCE, count), (count, count)]
 
 
 # Damaged images
@@ -391,7 +391,7 @@ def test_parquet_damaged_in_the_middle(tmp_path: Path) -> None:
 def test_memory_is_checked_before_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in range(4):
         save(tmp_path / f"{value}.png", value)
-    monkeypatch.setattr(sources, "_available_memory", lambda: 2 * 4 * 3 * 16 * 16)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2 * 4 * 3 * 16 * 16)
     assert len(load(tmp_path, "all", size=16)) == 4
     with pytest.raises(UserError, match="lower the size"):
         load(tmp_path, "all", size=17)

@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 
 from us3l.data import stream
-from us3l.data.batches import evaluation_batches, view_batches
+from us3l.data.images import Step
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, find, load
 from us3l.data.spec import Views
-from us3l.data.stream import default_workers, evaluation_loader, views_loader
+from us3l.data.stream import default_workers
 from us3l.errors import UserError
 
 VIEWS = Views(size=16, blur=0.5)
@@ -37,9 +37,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def steps(batches: list[torch.Tensor], epoch: int = 0) -> list[Step]:
+    return [Step(number, epoch, indices) for number, indices in enumerate(batches)]
+
+
 def views_of(files: ImageFiles, batches: list[torch.Tensor], epoch: int = 3, workers: int = 0) -> list[torch.Tensor]:
     """Both views of every image, in the order of the batches."""
-    found = list(views_loader(files, VIEWS, batches, seed=7, epoch=epoch, workers=workers))
+    found = list(files.views(VIEWS, steps(batches, epoch), seed=7, workers=workers))
     return [torch.cat([batch.views[view] for batch in found]) for view in (0, 1)]
 
 
@@ -47,8 +51,8 @@ def views_of(files: ImageFiles, batches: list[torch.Tensor], epoch: int = 3, wor
 @pytest.mark.parametrize(("size", "side"), [(16, 16), (16, 20)])
 def test_evaluation_sees_the_pixels_of_the_path_in_memory(photos: Path, size: int, side: int, workers: int) -> None:
     files, memory = find(photos, "all"), load(photos, "all", side)
-    batches = list(evaluation_loader(files, Preprocessing(size, side), 5, workers))
-    in_memory = list(evaluation_batches(memory, Preprocessing(size, side)))
+    batches = list(files.batches(Preprocessing(size, side), 5, workers))
+    in_memory = list(memory.batches(Preprocessing(size, side)))
     assert torch.equal(torch.cat([batch.views[0] for batch in batches]), in_memory[0].views[0])
     assert batches[0].views[0].shape == (5, 3, size, size)
     assert memory.labels is not None
@@ -79,11 +83,11 @@ def test_views_depend_neither_on_workers_nor_on_batches(photos: Path) -> None:
 def test_views_follow_their_settings(photos: Path) -> None:
     files = find(photos, "all")
     plain = Views(size=16, crop_scale=(1.0, 1.0), flip=0, jitter=0, grey=0)
-    (batch,) = views_loader(files, plain, [torch.tensor([0])], 0, 0, count=3, workers=0)
+    (batch,) = files.views(plain, steps([torch.tensor([0])]), 0, count=3, workers=0)
     assert len(batch.views) == 3
     assert torch.equal(batch.views[0], batch.views[1])  # nothing is left to chance: the largest centre crop
     grey = Views(size=16, flip=0, jitter=0, grey=1)
-    (batch,) = views_loader(files, grey, [torch.tensor([0])], 0, 0, workers=0)
+    (batch,) = files.views(grey, steps([torch.tensor([0])]), 0, workers=0)
     values = batch.views[0] * torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) + torch.tensor(
         [0.485, 0.456, 0.406]
     ).view(3, 1, 1)
@@ -93,28 +97,49 @@ def test_views_follow_their_settings(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_damaged_images_are_left_out_and_named(photos: Path, workers: int) -> None:
+def test_damaged_images_are_left_out_of_evaluation_and_named(photos: Path, workers: int) -> None:
+    files = find(photos, "all").subset(torch.tensor([0, 4, 12]))
+    for batch_size in (3, 2, 1):  # of two, the last batch has no good image; of one, there is none in it
+        batches = list(files.batches(Preprocessing.usual(16), batch_size, workers))
+        assert torch.cat([batch.indices for batch in batches]).tolist() == [0, 1]
+        assert all(len(batch) for batch in batches)
+        (name,) = (name for batch in batches for name in batch.damaged)
+        assert name.startswith("b/cut.png: ")
+    with pytest.raises(UserError, match=r"none of 1 images can be read; the first is b/cut\.png"):
+        list(files.subset(torch.tensor([2])).batches(Preprocessing.usual(16), workers=workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_damaged_images_are_replaced_in_training_and_named(photos: Path, workers: int) -> None:
+    """A batch of one image, or of none, cannot be trained on."""
     files = find(photos, "all")
-    (batch,) = views_loader(files, VIEWS, [torch.tensor([4, 12, 0])], 0, 0, workers=workers)
-    assert batch.indices.tolist() == [4, 0]
-    assert batch.views[0].shape == (2, 3, 16, 16)
+    whole = views_of(files, [torch.tensor([4, 0])])
+    (batch,) = files.views(VIEWS, steps([torch.tensor([4, 12, 0])], 3), 7, workers=workers)
+    assert batch.indices[[0, 2]].tolist() == [4, 0]
+    assert torch.equal(batch.views[0][[0, 2]], whole[0])
+    instead = batch.indices[1:2]
+    assert torch.equal(batch.views[0][1:2], views_of(files, [instead])[0])
     assert batch.labels is not None
-    assert batch.labels.tolist() == [0, 0]
+    assert files.labels is not None
+    assert torch.equal(batch.labels, files.labels[batch.indices])
     assert len(batch.damaged) == 1
     assert batch.damaged[0].startswith("b/cut.png: ")
+    (alone,) = files.views(VIEWS, steps([torch.tensor([12])], 3), 7, workers=workers)
+    assert alone.indices.tolist() == instead.tolist()
+    damaged = files.subset(torch.tensor([12]))
     with pytest.raises(UserError, match=r"none of 1 images can be read; the first is b/cut\.png"):
-        list(views_loader(files, VIEWS, [torch.tensor([12])], 0, 0, workers=workers))
+        list(damaged.views(VIEWS, steps([torch.tensor([0])]), 0, workers=workers))
 
 
 def test_both_places_of_images_give_batches(photos: Path) -> None:
     batches = [torch.tensor([7, 1]), torch.tensor([0])]
     for images in (find(photos, "all"), load(photos, "all", 20)):
-        found = list(view_batches(images, VIEWS, batches, 0, 1, count=1))
+        found = list(images.views(VIEWS, steps(batches, 1), 0, count=1))
         assert [batch.indices.tolist() for batch in found] == [[7, 1], [0]]
         assert found[0].views[0].shape == (2, 3, 16, 16)
         assert found[0].labels is not None
         assert found[0].labels.tolist() == [1, 0]
-        again = list(view_batches(images, VIEWS, batches, 0, 1, count=1))
+        again = list(images.views(VIEWS, steps(batches, 1), 0, count=1))
         assert torch.equal(found[0].views[0], again[0].views[0])
 
 
@@ -165,7 +190,7 @@ def test_workers_do_not_finalise_what_their_parent_left(
     gc.disable()
     try:
         Trap(traps)  # garbage, as it refers to itself
-        list(evaluation_loader(files, Preprocessing.usual(16), workers=1))
+        list(files.batches(Preprocessing.usual(16), workers=1))
     finally:
         gc.enable()
     assert collected.exists()

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 import us3l
-from us3l.data.batches import evaluation_batches
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
 from us3l.deploy.backends import Backend
@@ -50,7 +49,7 @@ def test_features_are_those_of_the_carved_network_on_evaluations_view(small, wid
 def test_photographs_lose_the_margin_that_evaluation_cuts_off():
     wanted = {"size": 64, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
     images = pixels(2, 90)
-    (batch,) = evaluation_batches(ImageSet("", torch.from_numpy(images)), Preprocessing.usual(64))
+    (batch,) = ImageSet("", torch.from_numpy(images)).batches(Preprocessing.usual(64))
     np.testing.assert_allclose(
         next(batches(images, Preprocessing.from_plain(wanted), 9)).pixels, batch.views[0].numpy(), rtol=1e-5, atol=1e-5
     )

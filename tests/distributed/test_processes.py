@@ -14,7 +14,7 @@ from us3l.data.sources import load
 from us3l.data.stream import Batch
 from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import ALONE
-from us3l.training.trainer import filled, split
+from us3l.training.trainer import split
 
 CASES = ["in memory", "vit simclr", "per width", "queue", "accumulated", "shards", "fsdp"]
 
@@ -89,7 +89,3 @@ def test_shares_of_a_batch():
     assert [len(share) for share in shares] == [3, 2, 2]
     assert torch.equal(torch.cat([share.views[1] for share in shares]), view + 1)
     assert torch.equal(shares[1].labels, torch.tensor([30, 40]))
-    full = filled(batch, 9)
-    assert full.indices.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1]
-    assert torch.equal(full.views[0][8], view[1])
-    assert full.views[0].is_contiguous(memory_format=torch.channels_last)

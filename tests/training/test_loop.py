@@ -16,7 +16,6 @@ from PIL import Image
 from rich.console import Console
 
 import us3l
-from us3l.data.batches import evaluation_batches
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, find, load
 from us3l.distributed.launching import any_of
@@ -411,7 +410,7 @@ def test_large_images_are_calibrated_on_the_centre_that_evaluation_sees(tmp_path
 
     monkeypatch.setattr(finishing, "calibrate", remember)
     finishing.finish(trainer, Run(tmp_path / "run"), SimpleNamespace(say=print, console=Console(file=StringIO())))
-    (batch,) = evaluation_batches(files, Preprocessing.usual(64))
+    (batch,) = files.batches(Preprocessing.usual(64))
     expected, calibrated, monitored = (
         images.sum(dim=(1, 2, 3)).sort().values for images in (batch.views[0], seen[0], Monitor(trainer).images)
     )

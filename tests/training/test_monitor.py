@@ -5,7 +5,6 @@ from lightning_fabric import Fabric
 
 from us3l.data.sources import load
 from us3l.objective.losses import unit
-from us3l.training.images import random_views
 from us3l.training.monitor import Monitor, change, spread, turn
 from us3l.training.recipes import MINI, Network
 from us3l.training.trainer import Trainer
@@ -99,7 +98,7 @@ def test_change_under_a_rotation_is_what_equation_9_says():
 def test_guidance_is_the_gradient_of_lemma_1():
     ours = trainer(load("digits", limit=64))
     images = ours.images.sample(10, torch.Generator().manual_seed(0)).images
-    views = random_views(images, RECIPE, torch.Generator().manual_seed(0))
+    views = ours.random_views(images, torch.Generator().manual_seed(0))
     targets = [unit(target) for target in ours.learner.teach(views)]
     torch.testing.assert_close(ours.learner.guidance(views, 0.5), -torch.stack([targets[1], targets[0]]))
     nce = trainer(load("digits", limit=64), RECIPE.with_method("us-simclr"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -66,9 +66,11 @@ def main(arguments: list[str]) -> int:
 
 
 def execute(command: Evaluate) -> int:
-    from us3l.cli.data import load_model, open_images, tell_damaged
+    from us3l.cli.data import load_model
     from us3l.console import Console
+    from us3l.data.memory import usable_memory
     from us3l.data.preprocessing import Preprocessing
+    from us3l.data.sources import open_images, tell_damaged
     from us3l.evaluation import Job
     from us3l.progress import Screen
     from us3l.run import Run
@@ -81,14 +83,20 @@ def execute(command: Evaluate) -> int:
         if not run.config_file.exists():
             raise UserError("say which labelled images to use: --data DATA")
         data, limit = str(run.settings["data"]), limit or run.settings["recipe"]["images"]
-    where = (command.data_root, command.stream, command.memory_gib)
-    train = open_images(console, data, "train", Preprocessing.of(net), limit, *where)
-    test = open_images(console, data, "test", Preprocessing.of(net), command.test_images, *where)
+    side = Preprocessing.of(net).resize
+    where: dict[str, Any] = {
+        "root": command.data_root,
+        "stream": command.stream,
+        "memory": usable_memory(int(command.memory_gib * 2**30)),
+        "progress": Screen(console),
+    }
+    train = open_images(data, "train", side, limit=limit, **where)
+    test = open_images(data, "test", side, limit=command.test_images, **where)
     job = Job(net, train, test, command.settings, data)
     job.check(run, command.name, command.overwrite)
     evaluation = job.run(Screen(console))
     show(console, run, job.keep(run, evaluation, command.name, command.overwrite))
-    tell_damaged(console, data, evaluation.damaged)
+    tell_damaged(Screen(console), data, evaluation.damaged)
     return 0
 
 

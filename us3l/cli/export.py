@@ -99,14 +99,15 @@ def training_data(run: Path) -> str | None:
 
 def find_evidence(console: Console, command: Export, trained_on: str | None, preprocessing: Preprocessing) -> Evidence:
     """The images named, else those of the training, else noise, which is said."""
-    from us3l.cli.data import load_images
+    from us3l.data.sources import load
     from us3l.deploy.proof import BATCHES, CALIBRATION, TEST, Evidence
+    from us3l.progress import Screen
 
-    data = command.data or trained_on
+    data, progress = command.data or trained_on, Screen(console)
     if data is not None:
         try:
-            test = load_images(console, data, "test", preprocessing.resize, TEST if command.int8 else max(BATCHES))
-            train = load_images(console, data, "train", preprocessing.resize, CALIBRATION) if command.int8 else test
+            test = load(data, "test", preprocessing.resize, TEST if command.int8 else max(BATCHES), progress)
+            train = load(data, "train", preprocessing.resize, CALIBRATION, progress) if command.int8 else test
             return Evidence.of(train, test, preprocessing)
         except UserError:
             if command.data or command.int8:

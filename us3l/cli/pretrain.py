@@ -12,6 +12,7 @@ import tyro
 
 from us3l.cli.parse import parse, program
 from us3l.console import Console
+from us3l.data.named import recommended_recipe
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.training.recipes import Recipe, named
@@ -106,8 +107,8 @@ def main(arguments: list[str]) -> int:
         return 0
     arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
     command = parse(Pretrain, "pretrain", arguments, defaults(arguments, "mini"))
-    if command.data == "digits":  # which has a recipe of its own
-        command = parse(Pretrain, "pretrain", arguments, defaults(arguments, "digits"))
+    if (recipe := recommended_recipe(command.data)) != "mini":
+        command = parse(Pretrain, "pretrain", arguments, defaults(arguments, recipe))
     if command.out is None:
         raise UserError("say where the run should go: --out RUN")
     run = Run(command.out)
@@ -204,7 +205,8 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
 
 def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
     """Run a pre-training and say how it ended."""
-    from us3l.cli.data import training_images
+    from us3l.data.sources import TRAINING_MEMORY, open_images
+    from us3l.progress import Screen
     from us3l.training.loop import pretrain
     from us3l.training.trouble import Interrupted
 
@@ -213,7 +215,15 @@ def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
         pretrain(
             config,
             run,
-            lambda: training_images(console, config.data, recipe.views.size, recipe.images, config.machine.stream),
+            lambda: open_images(
+                config.data,
+                "pretrain",
+                recipe.views.size,
+                limit=recipe.images,
+                stream=config.machine.stream,
+                memory=TRAINING_MEMORY,
+                progress=Screen(console),
+            ),
             resume,
             console,
         )

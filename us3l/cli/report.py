@@ -156,17 +156,18 @@ def facts(command: Report, name: str, run: Run, console: Console) -> dict[str, A
 
 def some_images(command: Report, data: str, net: Slimmable, size: int, console: Console) -> ImageSet:
     """As many images as can be looked at in seconds: held-out ones if there are enough, else any."""
-    from us3l.cli.data import load_images
     from us3l.costs import cost
     from us3l.data.preprocessing import Preprocessing
+    from us3l.data.sources import load
+    from us3l.progress import Screen
 
     limit = WORK // cost(net.skeleton(1.0, tracking=True), (3, size, size)).macs
     limit = min(MOST, max(LEAST, limit))
     side = Preprocessing.of(net).resize
-    held_out = load_images(console, data, "test", side, limit, command.data_root)
+    held_out = load(data, "test", side, limit, Screen(console), command.data_root)
     if len(held_out) >= ENOUGH:
         return held_out
-    return load_images(console, data, "all", side, limit, command.data_root)
+    return load(data, "all", side, limit, Screen(console), command.data_root)
 
 
 def look(net: Slimmable, images: ImageSet, size: int, console: Console) -> dict[str, Any]:

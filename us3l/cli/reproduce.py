@@ -105,11 +105,10 @@ def sources(given: Sequence[str]) -> dict[str, str]:
 
 def here(place: Workspace, data: str) -> bool:
     """Whether a data set can be found."""
-    from us3l.data.named import NAMED_SETS, data_root
+    from us3l.data.named import is_there
 
     source = place.source(data)
-    known = NAMED_SETS.get(source)
-    found = (data_root(None) / known.folder).is_dir() if known else source == "digits" or Path(source).exists()
+    found = is_there(source)
     if not found and source != data:
         raise UserError(f"--data {data}={source}: there is no such file or folder")
     return found

@@ -42,9 +42,60 @@ class Catalogue:
     """A bool an image, if the source comes with a split."""
     blocks: Blocks | None = None
     """For sources that are slow to read in any order."""
+    sizes: Callable[[np.ndarray], np.ndarray] | None = None
+    """The encoded bytes of images, as far as they are known without reading them."""
+    left_out: str = ""
+    """What to say of files in the source that are not images of a kind that is read."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def subset(self, chosen: np.ndarray) -> Catalogue:
+        """The images at these rising indices, as a pool of their own."""
+        some = _Some(self, chosen)
+        sizes = some.sizes if self.sizes else None
+        return Catalogue(some.name, some.read, self.labels[chosen], self.classes, None, sizes=sizes)
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Some of the images of a catalogue."""
+
+    whole: Catalogue
+    chosen: np.ndarray
+
+    def name(self, index: int) -> str:
+        return self.whole.name(self.chosen[index])
+
+    def read(self, indices: np.ndarray) -> Iterator[Encoded]:
+        return self.whole.read(self.chosen[indices])
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        assert self.whole.sizes is not None
+        return self.whole.sizes(self.chosen[indices])
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Images that are in memory already."""
+
+    pixels: np.ndarray
+    """N x H x W x 3, uint8; or N x H x W, float32: grey ones from 0 to 255."""
+
+    def name(self, index: int) -> str:
+        return f"image {index}"
+
+    def read(self, indices: np.ndarray) -> Iterator[Encoded]:
+        return (self.pixels[index] for index in indices)
+
+
+def of_pixels(
+    pixels: np.ndarray, labels: np.ndarray | None = None, classes: Sequence[str] = (), in_test: np.ndarray | None = None
+) -> Catalogue:
+    """A catalogue of images that are in memory."""
+    images = Pixels(pixels)
+    labels = np.full(len(pixels), -1) if labels is None else labels
+    return Catalogue(images.name, images.read, labels.astype(np.int64), list(classes), in_test)
 
 
 def split_names(names: Sequence[str]) -> tuple[list[str], list[str]]:

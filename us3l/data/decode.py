@@ -10,8 +10,11 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 Encoded = Path | bytes | np.ndarray | Image.Image | None
-"""An image file, its bytes, pixels that need no decoding (H x W x 3), an image that Pillow opened, or None where there
-should have been one."""
+"""An image file, its bytes, pixels that need no decoding, an image that Pillow opened, or None where there should have
+been one.
+
+Pixels are H x W x 3, uint8; or H x W, float32: grey ones from 0 to 255.
+"""
 
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 """Those that are read. Pillow knows many more, one of which (EPS) has another program interpret the file."""
@@ -35,7 +38,10 @@ def decode(encoded: Encoded, size: int | None) -> np.ndarray:
     if encoded is None:
         raise Damaged("no image bytes")
     if isinstance(encoded, np.ndarray):
-        return encoded if size is None else np.asarray(_square(Image.fromarray(encoded), size))
+        pixels = encoded
+        if size is not None and encoded.shape[:2] != (size, size):
+            pixels = np.asarray(_square(Image.fromarray(encoded), size))
+        return pixels if pixels.ndim == 3 else np.repeat(pixels.round().astype(np.uint8)[..., None], 3, axis=2)
     from us3l.data import sandbox
 
     if sandbox.wanted() and not isinstance(encoded, Image.Image):
@@ -47,7 +53,7 @@ def decode_here(encoded: Path | bytes | Image.Image, size: int | None) -> np.nda
     """What `decode` does, in this process."""
     try:
         if isinstance(encoded, Image.Image):
-            pixels = _rgb(ImageOps.exif_transpose(encoded))
+            pixels = rgb(ImageOps.exif_transpose(encoded))
             return np.asarray(_square(pixels, size) if size else pixels)
         if isinstance(encoded, Path):
             _check_file(os.stat(encoded))
@@ -56,8 +62,8 @@ def decode_here(encoded: Path | bytes | Image.Image, size: int | None) -> np.nda
                 image.draft(None, (2 * size, 2 * size))  # large JPEGs are decoded at a fraction of their size
             if image.width * image.height > MOST_PIXELS:
                 raise Damaged(f"{image.width}x{image.height} are more than {MOST_PIXELS:,} pixels")
-            pixels = _rgb(ImageOps.exif_transpose(image))
-        return np.asarray(_square(pixels, size) if size else pixels)
+            upright = rgb(ImageOps.exif_transpose(image))
+        return np.asarray(_square(upright, size) if size else upright)
     except Damaged:
         raise
     except UnidentifiedImageError:
@@ -65,6 +71,36 @@ def decode_here(encoded: Path | bytes | Image.Image, size: int | None) -> np.nda
     except Exception as error:  # on damaged files, Pillow's readers raise nearly anything
         message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise Damaged(message.splitlines()[0] if message else type(error).__name__) from error
+
+
+def attempt(encoded: Encoded, size: int | None) -> np.ndarray | Damaged:
+    """The pixels of an image, or why there are none."""
+    try:
+        return decode(encoded, size)
+    except Damaged as error:
+        return error
+
+
+def weight(encoded: Encoded) -> int:
+    """The bytes of memory that an image takes before it is decoded, about."""
+    if isinstance(encoded, Image.Image):
+        return 4 * encoded.width * encoded.height
+    if isinstance(encoded, np.ndarray):
+        return encoded.nbytes
+    return len(encoded) if isinstance(encoded, bytes) else 0
+
+
+def content(encoded: Encoded) -> bytes:
+    """The bytes of an image as it is kept; none of one that cannot be read."""
+    if isinstance(encoded, np.ndarray | Image.Image):
+        return encoded.tobytes()
+    if isinstance(encoded, Path):
+        try:
+            _check_file(os.stat(encoded))
+            return encoded.read_bytes()
+        except (OSError, Damaged):
+            return b""
+    return encoded or b""
 
 
 def _check_file(found: os.stat_result) -> None:
@@ -78,7 +114,8 @@ def _square(image: Image.Image, size: int) -> Image.Image:
     return ImageOps.fit(image, (size, size), method=Image.Resampling.BILINEAR)  # Pillow's filters are antialiased
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def rgb(image: Image.Image) -> Image.Image:
+    """An image of any mode as RGB."""
     if image.mode == "F":
         raise Damaged("floating-point pixels, whose range is unknown")
     if image.mode.startswith("I"):  # Pillow would clip 16-bit values at 255

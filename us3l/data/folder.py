@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from us3l.data.index import Index, indexed, status
 from us3l.data.names import Names
 from us3l.errors import UserError
 
+MOST_KINDS = 3  # of files that are left out, to name
+
 
 def open_folder(root: Path) -> Catalogue | None:
     """All images below a folder; None if there are none. What was found in a large folder is kept for the next time."""
@@ -24,7 +27,8 @@ def open_folder(root: Path) -> Catalogue | None:
     if not len(arrays["labels"]):
         return None
     names = Names(arrays["text"], arrays["ends"])
-    return listed(root, names, arrays["labels"], index.values["classes"], arrays.get("in_test"))
+    catalogue = listed(root, names, arrays["labels"], index.values["classes"], arrays.get("in_test"))
+    return replace(catalogue, left_out=index.values["left_out"])
 
 
 def open_image(path: Path) -> Catalogue:
@@ -35,7 +39,7 @@ def open_image(path: Path) -> Catalogue:
 def listed(root: Path, names: Names, labels: np.ndarray, classes: list[str], in_test: np.ndarray | None) -> Catalogue:
     """Image files below `root`."""
     files = _Files(root, names)
-    return Catalogue(files.name, files.read, labels, classes, in_test)
+    return Catalogue(files.name, files.read, labels, classes, in_test, sizes=files.sizes)
 
 
 @dataclass(frozen=True)
@@ -49,15 +53,25 @@ class _Files:
     def read(self, indices: np.ndarray) -> Iterator[Encoded]:
         return (self.root / self.names[index] for index in indices)
 
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        return np.fromiter((_size(self.root / self.names[index]) for index in indices), np.int64, len(indices))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
 
 def _index(root: Path) -> Index:
-    names, witnesses, statuses = _listing(root)
+    names, witnesses, statuses, left_out = _listing(root)
     names, in_test, depth = _parts(names)
     labels, classes = encode_labels(_folder_at(depth, name) for name in names)
     arrays = {"text": names.text, "ends": names.ends, "labels": labels}
     if in_test is not None:
         arrays["in_test"] = in_test
-    return Index(arrays, {"classes": classes}, witnesses, statuses)
+    return Index(arrays, {"classes": classes, "left_out": left_out.told()}, witnesses, statuses)
 
 
 def _parts(names: Names) -> tuple[Names, np.ndarray | None, int]:
@@ -78,9 +92,31 @@ def _folder_at(depth: int, name: str) -> str | None:
     return parts[depth] if len(parts) > depth + 1 else None
 
 
-def _listing(root: Path) -> tuple[Names, Names, np.ndarray]:
-    """The images below a folder, in order, links followed, without hidden files and folders; and the folders read."""
+class _LeftOut:
+    """Files that are not images of a kind that is read."""
+
+    def __init__(self) -> None:
+        self.first = ""
+        self.kinds = Counter[str]()
+
+    def add(self, name: str) -> None:
+        self.first = self.first or name
+        self.kinds[os.path.splitext(name)[1].lower() or "without an ending"] += 1
+
+    def told(self) -> str:
+        """In a few words; nothing if there are none."""
+        if not self.first:
+            return ""
+        common = [f"{count:,} {kind}" for kind, count in self.kinds.most_common(MOST_KINDS)]
+        more = ["others"] if len(self.kinds) > MOST_KINDS else []
+        return f"{self.kinds.total():,} files of other kinds ({', '.join(common + more)}), such as {self.first}"
+
+
+def _listing(root: Path) -> tuple[Names, Names, np.ndarray, _LeftOut]:
+    """The images below a folder, in order, links followed, without hidden files and folders; the folders read; the
+    files left out."""
     folders: dict[str, os.stat_result] = {}
+    left_out = _LeftOut()
     visited: set[tuple[int, int]] = set()
 
     def entries(below: str) -> Iterator[tuple[str, bool]]:
@@ -98,6 +134,7 @@ def _listing(root: Path) -> tuple[Names, Names, np.ndarray]:
                 if entry.is_dir():
                     subfolders.add(entry.name)
                 elif not is_image(entry.name):
+                    left_out.add(below + entry.name)
                     continue
                 here.append(entry.name)
         for name in sorted(here):
@@ -118,7 +155,8 @@ def _listing(root: Path) -> tuple[Names, Names, np.ndarray]:
         names = Names.packed(images())
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    return names, Names.packed(folders), np.array([status(found) for found in folders.values()], np.int64)
+    read = np.array([status(found) for found in folders.values()], np.int64)
+    return names, Names.packed(folders), read, left_out
 
 
 def is_image(name: str) -> bool:

@@ -9,15 +9,14 @@ import io
 import os
 import pickle
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from us3l.data.catalogue import Catalogue
-from us3l.data.decode import Encoded
+from us3l.data.catalogue import Catalogue, of_pixels
 from us3l.data.folder import listed
 from us3l.data.names import Names
 from us3l.data.opening import open_path
@@ -31,7 +30,7 @@ class NamedSet:
     """A data set that is known by name."""
 
     folder: str
-    """Where it lies, below the data root."""
+    """Where it lies, below the data root; empty if it comes with a library."""
     classes: int
     train: int
     test: int
@@ -40,6 +39,20 @@ class NamedSet:
     """The images in a data root."""
     fetch: Callable[[Path], None]
     """Download it into a data root."""
+    recipe: str = "mini"
+    """The recipe that suits it, on a CPU."""
+
+
+def recommended_recipe(data: str) -> str:
+    """The name of the recipe that suits a data set, unless another is named."""
+    return NAMED_SETS[data].recipe if data in NAMED_SETS else "mini"
+
+
+def is_there(data: str, root: str | Path | None = None) -> bool:
+    """Whether there is a data set of that name, in its place, or a path."""
+    if data not in NAMED_SETS:
+        return Path(data).expanduser().exists()
+    return not NAMED_SETS[data].folder or (data_root(root) / NAMED_SETS[data].folder).is_dir()
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -51,7 +64,7 @@ def open_named(name: str, root: str | Path | None = None) -> Catalogue:
     """The images of a named data set; a `UserError` says what was expected where."""
     wanted, where = NAMED_SETS[name], data_root(root)
     place = where / wanted.folder
-    if not place.is_dir():
+    if not is_there(name, root):
         own = f"; for your own folder of that name write ./{name}" if Path(name).exists() else ""
         raise UserError(f"{name}: expected in {place}, which is no folder; {_remedy(name, where)}{own}")
     try:
@@ -90,20 +103,18 @@ def _remedy(name: str, root: Path) -> str:
     return MANUAL.get(name, f"fetch it with: us3l download {name} --data-root {root}")
 
 
+# Digits
+
+
+def _open_digits(_: Path) -> Catalogue:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    grey = (digits.images * (255 / 16)).astype(np.float32)  # values are 0 to 16
+    return of_pixels(grey, digits.target, [str(name) for name in digits.target_names])
+
+
 # CIFAR
-
-
-@dataclass(frozen=True)
-class _Pixels:
-    """Images that are in memory already."""
-
-    pixels: np.ndarray
-
-    def name(self, index: int) -> str:
-        return f"image {index}"
-
-    def read(self, indices: np.ndarray) -> Iterator[Encoded]:
-        return (self.pixels[index] for index in indices)
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -142,8 +153,7 @@ def _open_cifar(kind: str) -> Callable[[Path], Catalogue]:
         labels = np.concatenate([part.get("labels", part.get("fine_labels")) for part in parts]).astype(np.int64)
         in_test = np.arange(len(labels)) >= sum(counts[: len(known.train_list)])
         classes = read(known.meta["filename"], known.meta["md5"])[known.meta["key"]]
-        images = _Pixels(np.ascontiguousarray(pixels))
-        return Catalogue(images.name, images.read, labels, list(classes), in_test)
+        return of_pixels(np.ascontiguousarray(pixels), labels, classes, in_test)
 
     return open_set
 
@@ -221,6 +231,7 @@ def _torchvision(kind: str) -> Any:
 
 
 MANUAL = {
+    "digits": "it comes with scikit-learn, and needs no fetching",
     "imagenet": (
         "put train/ and val/ there, a folder a class, or the three archives ILSVRC2012_devkit_t12.tar.gz, "
         "ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from image-net.org, and unpack them by: "
@@ -235,6 +246,7 @@ VOC_TEST = {"year": "2007", "image_set": "test"}
 TEST = {"split": "test"}
 
 NAMED_SETS = {
+    "digits": NamedSet("", 10, 1_797, 0, _open_digits, _refuse("digits"), recipe="digits"),
     "cifar10": NamedSet("cifar-10-batches-py", 10, 50_000, 10_000, _open_cifar("CIFAR10"), _fetch_cifar("CIFAR10")),
     "cifar100": NamedSet("cifar-100-python", 100, 50_000, 10_000, _open_cifar("CIFAR100"), _fetch_cifar("CIFAR100")),
     "imagenet": NamedSet("imagenet", 1000, 0, 0, _open_folder("imagenet", "train", "val"), _unpack_imagenet),

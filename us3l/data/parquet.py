@@ -44,7 +44,7 @@ def open_parquet(files: Sequence[Path]) -> Catalogue:
 
     in_test = np.repeat([parts[table.path] in test for table in tables], counts) if train and test else None
     joined = _Tables(tables)
-    return Catalogue(joined.name, joined.read, labels, classes, in_test, joined.blocks)
+    return Catalogue(joined.name, joined.read, labels, classes, in_test, joined.blocks, joined.sizes)
 
 
 class _Tables:
@@ -63,6 +63,11 @@ class _Tables:
         """Row groups."""
         starts = [start + table.bounds[:-1] for start, table in zip(self.bounds[:-1], self.tables, strict=True)]
         return Blocks(np.concatenate(starts), np.concatenate([table.group_bytes for table in self.tables]))
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """Those of the files that they are in."""
+        files = np.array([table.path.stat().st_size for table in self.tables], np.int64)
+        return files[np.searchsorted(self.bounds, indices, side="right") - 1]
 
     def name(self, index: int) -> str:
         place = int(np.searchsorted(self.bounds, index, side="right")) - 1

@@ -59,7 +59,7 @@ def open_shards(root: Path, shards: Sequence[Path], progress: Callable[[int, int
     in_test = np.repeat([parts[name] in test for name in relative], np.diff(bounds)) if train and test else None
     files = _Shards(root, relative, index.statuses, bounds, arrays["offsets"], arrays["sizes"], _names(arrays))
     blocks = Blocks(bounds[:-1][np.diff(bounds) > 0], np.zeros(np.count_nonzero(np.diff(bounds)), np.int64))
-    return Catalogue(files.name, files.read, labels, classes, in_test, blocks)
+    return Catalogue(files.name, files.read, labels, classes, in_test, blocks, files.sizes_of)
 
 
 def _names(arrays: dict[str, np.ndarray]) -> Names:
@@ -81,6 +81,9 @@ class _Shards:
     def name(self, index: int) -> str:
         shard = int(np.searchsorted(self.bounds, index, side="right")) - 1
         return f"{self.shards[shard]}: {self.names[index]}"
+
+    def sizes_of(self, indices: np.ndarray) -> np.ndarray:
+        return self.sizes[indices]
 
     def read(self, indices: np.ndarray) -> Iterator[Encoded]:
         for shard, (start, end) in enumerate(pairwise(self.bounds)):

@@ -1,105 +1,50 @@
-"""A set of images, as one uint8 tensor or still to be decoded: by name, from a folder, or from parquet files."""
+"""A set of images by name, from a path, or from what a Python program has; in memory, or still to be decoded."""
+
+from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from us3l.data.catalogue import Catalogue
-from us3l.data.decode import Damaged, Encoded, decode
+from us3l.data.given import of_dataset, of_files, of_tensor
+from us3l.data.images import ImageSet as ImageSet
+from us3l.data.memory import decode_all
 from us3l.data.named import NAMED_SETS, open_named
-from us3l.data.opening import Progress, open_path
-from us3l.data.order import block_order
-from us3l.errors import UserError, did_you_mean
+from us3l.data.opening import open_path
+from us3l.data.stream import ImageFiles as ImageFiles
+from us3l.errors import UserError, alike, did_you_mean
+from us3l.progress import SILENT, Progress
 
 Split = Literal["train", "test", "all", "pretrain"]
+Data = str | Path | Tensor | Sequence[str | Path] | Dataset | ImageSet | ImageFiles
+"""What a person calls images: a known name, a path (see docs/data.md), pixels (uint8, N x 3 x H x W), a list of image
+files, a torch data set of images or of (image, label), or a set that is already open."""
 
 TEST_SHARE = 0.2
 SEED = 0  # of splits and subsets: part of what a data set is, never of an experiment
-DECODED_AT_ONCE = 256
+TRAINING_MEMORY = 2**33  # bytes; a fixed bound, not the memory at hand, as a run must resume as it began
+TOLD = 5  # damaged images to name
 
 
-@dataclass
-class ImageSet:
-    """Square images of one size, and what is known about them."""
-
-    name: str
-    images: Tensor
-    """N x 3 x S x S, uint8."""
-    labels: Tensor | None = None
-    """N, int64."""
-    classes: list[str] | None = None
-    """A name for each label; None exactly when there are no labels."""
-    skipped: list[str] = field(default_factory=list)
-    """Damaged images that were left out, each with the reason."""
-    places: Tensor | None = None
-    """N, int64: where each image is among all, the damaged ones counted; None if there were none."""
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def subset(self, indices: Tensor) -> "ImageSet":
-        """The images at these indices, in this order."""
-        labels = None if self.labels is None else self.labels[indices]
-        return replace(self, images=self.images[indices], labels=labels, places=None)
-
-
-@dataclass(frozen=True)
-class ImageFiles:
-    """Images of any sizes that are still to be decoded, and what is known about them."""
-
-    name: str
-    source: Catalogue
-    chosen: np.ndarray
-    """Rising indices into the source."""
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    @property
-    def labels(self) -> Tensor | None:
-        labels = self.source.labels[self.chosen]
-        return torch.from_numpy(labels) if (labels >= 0).all() else None
-
-    @property
-    def classes(self) -> list[str] | None:
-        return None if self.labels is None else self.source.classes
-
-    def nbytes(self, size: int) -> int:
-        """The memory that all images need when decoded at a size."""
-        return len(self) * 3 * size * size
-
-    def order(self, generator: torch.Generator) -> Tensor:
-        """All of 0 to N - 1 in a random order; where the source lies in blocks, one that is fast to read."""
-        blocks = self.source.blocks
-        return (
-            torch.randperm(len(self), generator=generator)
-            if blocks is None
-            else block_order(blocks, self.chosen, generator)
-        )
-
-    def subset(self, indices: Tensor) -> "ImageFiles":
-        """The images at these rising indices."""
-        return replace(self, chosen=self.chosen[indices.numpy()])
-
-
-def load(
-    data: str | Path,
+def open_images(
+    data: Data,
     split: Split = "train",
     size: int | None = None,
+    *,
     limit: int | None = None,
-    progress: Progress | None = None,
     root: str | Path | None = None,
-) -> ImageSet:
-    """Load a set of images by its name, or a folder of images or parquet files by its path.
+    stream: bool = False,
+    memory: int | None = None,
+    progress: Progress = SILENT,
+) -> ImageSet | ImageFiles:
+    """Images in memory, or read as they are needed.
 
     Where the source has a training and a test part (`train/` and `test/` or `val/`; `train*.parquet` and
     `test*.parquet` or `validation*.parquet`), they are the splits, and "all" is the training part.
@@ -108,82 +53,135 @@ def load(
     In folders, images are labelled by the sub-folder they are in, if every one is in a sub-folder.
 
     Args:
-        data: `"digits"`, a name of `NAMED_SETS`, or a path; a string that is a known name means that set.
-        split: which part to load.
-        size: side to bring the images to (shorter side resized, centre cropped); None if they all are squares of one
-            size already.
-        limit: load no more than this many images, a fixed random choice with equally many of each class.
-        progress: called with the number of images decoded so far, and of all.
-        root: where named sets lie (default: the environment's US3L_DATA, else ./data).
+        data: See `Data`; a string that is a known name means that set.
+        split: Which part of it.
+        size: Side to bring images in memory to (shorter side resized, centre cropped); None if they all are squares
+            of one size already.
+        limit: No more than this many images, a fixed random choice with equally many of each class.
+        root: Where named sets lie (default: the environment's US3L_DATA, else ./data).
+        stream: Read the images as they are needed, however few they are.
+        memory: Also read them as needed if they take more bytes than this.
+        progress: Hears what is worth saying, and counts.
     """
-    if data == "digits":
-        _check(size=size, limit=limit)
-        return _digits(split, size, limit)
-    return decode_all(find(data, split, limit, root), size, progress)
+    if isinstance(data, ImageSet):
+        return _part(data, split, limit)
+    files = find(data, split, limit, root, progress)
+    if stream or (memory is not None and size is not None and files.nbytes(size) > memory):
+        progress.say(f"{files.name}: {len(files):,} images, read anew whenever they are needed")
+        return files
+    return _decoded(files, size, progress)
+
+
+def load(
+    data: Data,
+    split: Split = "train",
+    size: int | None = None,
+    limit: int | None = None,
+    progress: Progress = SILENT,
+    root: str | Path | None = None,
+) -> ImageSet:
+    """Images in memory; see `open_images`."""
+    if isinstance(data, ImageSet):
+        return _part(data, split, limit)
+    return _decoded(find(data, split, limit, root, progress), size, progress)
 
 
 def find(
-    data: str | Path,
+    data: str | Path | Tensor | Sequence[str | Path] | Dataset | ImageFiles,
     split: Split = "train",
     limit: int | None = None,
     root: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> ImageFiles:
-    """The images that `load` would decode; `progress` is called with the number of shards read, and of all."""
-    _check(limit=limit)
-    if data in NAMED_SETS:
-        name, source = str(data), open_named(str(data), root)
-    else:
-        path = _existing_path(data)
-        name, source = path.resolve().name, open_path(path, progress)
-    if split == "pretrain":
-        split = "all" if (source.labels < 0).any() else "train"
+    """The images that `load` would decode."""
+    name, source = _open(data, root, progress)
     chosen = _choose(source.labels, source.in_test, split, limit)
     if not len(chosen):
-        raise UserError(f"{data}: no images in the {split} split; there are {len(source)} in all")
+        raise UserError(f"{name}: no images in the {split} split; there are {len(source)} in all")
+    if source.left_out:
+        progress.say(f"{name}: left out {source.left_out}", style="yellow")
+    if split == "pretrain" and source.in_test is None and len(chosen) < len(source) and limit is None:
+        progress.say(
+            f"{name}: {len(source) - len(chosen):,} of {len(source):,} images, a fifth of each class, are held out "
+            "for evaluation"
+        )
     return ImageFiles(name, source, chosen)
 
 
-def decode_all(files: ImageFiles, size: int | None = None, progress: Progress | None = None) -> ImageSet:
-    """The images in memory, without the damaged ones."""
-    _check(size=size)
-    images, kept, skipped = _decode_all(files, size, progress)
-    places = torch.from_numpy(kept)
-    good = files.subset(places)
-    return ImageSet(files.name, images, good.labels, good.classes, skipped, places if skipped else None)
+def _open(data: object, root: str | Path | None, progress: Progress) -> tuple[str, Catalogue]:
+    """A name for the data, and what there is of it."""
+    if isinstance(data, ImageFiles):
+        chosen = data.chosen
+        return data.name, data.source.subset(chosen)
+    if isinstance(data, Tensor):
+        return "images", of_tensor(data)
+    if isinstance(data, list | tuple):
+        return "files", of_files(data)
+    if isinstance(data, str | Path):
+        if data in NAMED_SETS:
+            return str(data), open_named(str(data), root)
+        path = _existing_path(data)
+        with progress.counting(f"looking through the shards of {data}") as counting:
+            return path.resolve().name, open_path(path, counting.so_far)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        with progress.counting("looking up labels") as counting:
+            return type(data).__name__, of_dataset(data, counting.so_far)
+    raise UserError(
+        f"{type(data).__name__} cannot be read as images; give a name, a path, pixels (uint8, N x 3 x H x W), a list "
+        "of image files, or a torch data set with a length"
+    )
 
 
-def _check(**values: int | None) -> None:
-    for name, value in values.items():
-        if value is not None and value < 1:
-            raise UserError(f"{name} must be at least 1, not {value}")
+def _decoded(files: ImageFiles, size: int | None, progress: Progress) -> ImageSet:
+    with progress.counting(f"loading {files.name}") as counting:
+        images = decode_all(files, size, counting.so_far)
+    tell_damaged(progress, images.name, images.skipped)
+    return images
+
+
+def _part(images: ImageSet, split: Split, limit: int | None) -> ImageSet:
+    labels = np.full(len(images), -1) if images.labels is None else images.labels.cpu().numpy()
+    chosen = _choose(labels, None, split, limit)
+    return images if len(chosen) == len(images) else images.subset(torch.from_numpy(chosen))
+
+
+def tell_damaged(progress: Progress, name: str, damaged: Sequence[str]) -> None:
+    """Say which images were left out."""
+    if damaged:
+        progress.say(f"skipped {len(damaged)} damaged images of {name}:", style="yellow")
+        for line in damaged[:TOLD]:
+            progress.say(f"  {line}")
+        if len(damaged) > TOLD:
+            progress.say(f"  and {len(damaged) - TOLD} more")
 
 
 def _existing_path(data: str | Path) -> Path:
     path = Path(data).expanduser()
     if path.exists():
         return path
-    if len(path.parts) > 1 or path.suffix:
-        raise UserError(f"{path}: no such file or folder")
-    hint = did_you_mean(data, ("digits", *NAMED_SETS))
-    raise UserError(f"{data}: no such folder, and no data set of that name; {hint}")
+    near = [str(path.with_name(name)) for name in alike(path.name, _beside(path))]
+    may_be_name = len(path.parts) == 1 and not path.suffix
+    if near:  # what is at hand is meant more often than a data set of a similar name
+        near += alike(data, NAMED_SETS) if may_be_name else []
+        raise UserError(f"{data}: no such file or folder; did you mean {' or '.join(map(repr, near))}?")
+    if may_be_name:
+        raise UserError(f"{data}: no such folder, and no data set of that name; {did_you_mean(data, NAMED_SETS)}")
+    raise UserError(f"{data}: no such file or folder")
 
 
-def _digits(split: Split, size: int | None, limit: int | None) -> ImageSet:
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    labels = digits.target.astype(np.int64)
-    indices = _choose(labels, None, split, limit)
-    grey = torch.from_numpy(digits.images[indices] * (255 / 16)).float().unsqueeze(1)  # values are 0 to 16
-    if size not in (None, grey.shape[-1]):
-        grey = F.interpolate(grey, (size, size), mode="bilinear", antialias=True)
-    images = grey.round().to(torch.uint8).repeat(1, 3, 1, 1)
-    return ImageSet("digits", images, torch.from_numpy(labels[indices]), [str(name) for name in digits.target_names])
+def _beside(path: Path) -> list[str]:
+    try:
+        return [name for name in os.listdir(path.parent) if not name.startswith(".")]
+    except OSError:
+        return []
 
 
 def _choose(labels: np.ndarray, in_test: np.ndarray | None, split: Split, limit: int | None) -> np.ndarray:
     """Rising indices of the images of a split, no more than `limit`."""
+    if limit is not None and limit < 1:
+        raise UserError(f"limit must be at least 1, not {limit}")
+    if split == "pretrain":
+        split = "all" if (labels < 0).any() else "train"
     generator = np.random.default_rng(SEED)
     if in_test is None:
         ranks, counts = _ranks(labels, generator)
@@ -205,76 +203,3 @@ def _ranks(labels: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarr
     ranks = np.empty(len(labels), int)
     ranks[by_group] = np.arange(len(labels)) - (np.cumsum(counts) - counts)[group[by_group]]
     return ranks, counts[group]
-
-
-def _decode_all(files: ImageFiles, size: int | None, progress: Progress | None) -> tuple[Tensor, np.ndarray, list[str]]:
-    """The images as one tensor, the positions of those that were good, and the names of the others."""
-    images: np.ndarray | None = None
-    kept: list[int] = []
-    skipped: list[str] = []
-    encoded = files.source.read(files.chosen)
-    for position, pixels in enumerate(_decoded(encoded, size)):
-        name = files.source.name(files.chosen[position])
-        if isinstance(pixels, Damaged):
-            skipped.append(f"{name}: {pixels}")
-        else:
-            height, width, _ = pixels.shape
-            if images is None:
-                _check_memory(len(files) * pixels.nbytes, files.name)
-                images = np.empty((len(files), 3, height, width), np.uint8)
-            if height != width or images.shape[-1] != width:
-                raise UserError(
-                    f"{files.name}: images are not squares of one size ({name}: {width}x{height}); give a size"
-                )
-            images[len(kept)] = pixels.transpose(2, 0, 1)
-            kept.append(position)
-        done = position + 1
-        if progress and (done % DECODED_AT_ONCE == 0 or done == len(files)):
-            progress(done, len(files))
-    if images is None:
-        raise UserError(f"{files.name}: none of the {len(files)} images can be read; the first is {skipped[0]}")
-    return torch.from_numpy(images[: len(kept)]), np.array(kept), skipped
-
-
-def _decoded(encoded: Iterable[Encoded], size: int | None) -> Iterator[np.ndarray | Damaged]:
-    """Pixels in the order given, decoded by all cores; only a few images are held at a time."""
-    encoded = iter(encoded)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        while some := list(islice(encoded, DECODED_AT_ONCE)):
-            yield from pool.map(lambda one: attempt(one, size), some)
-
-
-def attempt(encoded: Encoded, size: int | None) -> np.ndarray | Damaged:
-    """The pixels of an image, or why there are none."""
-    try:
-        return decode(encoded, size)
-    except Damaged as error:
-        return error
-
-
-def fits_memory(needed: int, bound: int | None = None) -> bool:
-    """Whether so many bytes are within the bound, and within half of the memory available."""
-    available = _available_memory()
-    return (bound is None or needed <= bound) and (available is None or needed <= available / 2)
-
-
-def _check_memory(needed: int, name: str) -> None:
-    if not fits_memory(needed):
-        raise UserError(
-            f"{name}: the images need {needed / 2**30:.1f} GiB, more than half of the "
-            f"{(_available_memory() or 0) / 2**30:.1f} GiB of memory available; lower the size, limit the number of "
-            "images, or read them as they are needed (--stream)"
-        )
-
-
-def _available_memory() -> int | None:
-    """Bytes of physical memory to be had, if the system tells."""
-    try:
-        meminfo = Path("/proc/meminfo").read_text()
-        return 1024 * int(meminfo.split("MemAvailable:")[1].split()[0])
-    except (OSError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None

@@ -7,6 +7,7 @@ lists of images that need an operation are known without asking the device. Each
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -119,18 +120,43 @@ def apply(images: Tensor, draws: Draws) -> Tensor:
     return view
 
 
-def two_views(
-    images: Tensor, views: Views, generator: torch.Generator, part: tuple[int, int] = (0, 1)
-) -> tuple[Tensor, Tensor]:
-    """Two independent random views of every image, normalised.
+def random_views(
+    images: Tensor,
+    views: Views,
+    generator: torch.Generator,
+    count: int = 2,
+    part: tuple[int, int] = (0, 1),
+    mean: tuple[float, float, float] = MEAN,
+    std: tuple[float, float, float] = STD,
+) -> tuple[Tensor, ...]:
+    """Independent random views of every image, normalised.
 
     Of images that are a part of a batch, (0, 2) being its first half, the views that they have in the whole of it.
+
+    Args:
+        images: N x 3 x H x W, uint8.
+        views: How they are made.
+        generator: What all draws come from, on the CPU.
+        count: The number of views.
+        part: Which part of a batch the images are.
+        mean: What to take from the channels.
+        std: What to divide them by.
+
+    Returns:
+        Tensors of N x 3 x S x S, float32.
     """
-    count, _, height, width = images.shape
+    rows, _, height, width = images.shape
     number, parts = part
-    own = slice(number * count, (number + 1) * count)
-    first, second = (draw(v, parts * count, height, width, generator).rows(own) for v in (views, views.second))
-    view1, view2 = normalise(apply(images.repeat(2, 1, 1, 1), first.followed_by(second))).chunk(2)
+    own = slice(number * rows, (number + 1) * rows)
+    settings = [views, *[views.second] * (count - 1)]
+    draws = [draw(each, parts * rows, height, width, generator).rows(own) for each in settings]
+    together = reduce(Draws.followed_by, draws)
+    return normalise(apply(images.repeat(count, 1, 1, 1), together), mean, std).chunk(count)
+
+
+def two_views(images: Tensor, views: Views, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two independent random views of every image, normalised."""
+    view1, view2 = random_views(images, views, generator)
     return view1, view2
 
 

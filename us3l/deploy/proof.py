@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from us3l.data.batches import evaluation_batches
+from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.sources import ImageSet
 from us3l.deploy.example import Run
 from us3l.errors import UserError
 from us3l.evaluation.neighbours import knn_accuracy
@@ -49,9 +48,7 @@ class Evidence:
 
     @classmethod
     def of(cls, train: ImageSet, test: ImageSet, preprocessing: Preprocessing) -> Evidence:
-        seen, unseen = (
-            torch.cat([batch.views[0] for batch in evaluation_batches(part, preprocessing)]) for part in (train, test)
-        )
+        seen, unseen = (torch.cat([batch.views[0] for batch in part.batches(preprocessing)]) for part in (train, test))
         return cls(train.name, seen, unseen, train.labels, test.labels, train.classes)
 
     @classmethod

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from us3l.data.batches import Images, view_batches
+from us3l.data.images import Images, Step
 from us3l.devices import for_doubles
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
@@ -81,16 +81,19 @@ def descend(
     needed = 2 if any(network.training and batch_norms(network) for network, _ in pairs) else 1
     if min(training.batch_size, len(train)) < needed:
         raise UserError("batch norm cannot be trained on single images: batch_size must be at least 2, and so the data")
+    number = 0
     for epoch in range(training.epochs):
-        order = torch.randperm(len(train), generator=seeded(seed, epoch))
+        order = train.order(seeded(seed, epoch))
         batches = [batch for batch in order.split(training.batch_size) if len(batch) >= needed]
+        steps = [Step(number + place, epoch, batch) for place, batch in enumerate(batches)]
+        number += len(steps)
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate(epoch)
-        for batch in view_batches(train, training.views(size), batches, seed, epoch, count=1):
+        for batch in train.views(training.views(size), steps, seed, count=1, device=device):
             if len(batch) < needed:
                 continue
             assert batch.labels is not None
-            images = batch.views[0].to(device, memory_format=torch.channels_last)
+            images = batch.views[0].contiguous(memory_format=torch.channels_last)
             optimiser.zero_grad()
             for network, head in pairs:
                 loss = cross_entropy(network, head, images, batch.labels.to(device))

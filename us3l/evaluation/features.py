@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from us3l.data.batches import Images, evaluation_batches
+from us3l.data.images import Images, ImageSet
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.sources import ImageSet
 from us3l.devices import for_doubles
 
 
@@ -41,7 +40,7 @@ def embed_all(
     batch_size: int = 250,
     progress: Callable[[int], None] | None = None,
 ) -> Features:
-    """Features by each of the networks, in one pass over the images; see `evaluation_batches`.
+    """Features by each of the networks, in one pass over the images; see `Images.batches`.
 
     They stay on the networks' device, if that can compute with doubles.
     """
@@ -50,7 +49,7 @@ def embed_all(
     damaged: list[str] = []
     device = next(networks[0].parameters()).device
     kept = for_doubles(device)
-    for batch in evaluation_batches(images, preprocessing, batch_size):
+    for batch in images.batches(preprocessing, batch_size):
         view = batch.views[0].to(device, memory_format=torch.channels_last)
         for network, values in zip(networks, found, strict=True):
             values.append(network(view).to(kept))

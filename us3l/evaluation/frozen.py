@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from us3l.data.batches import Images
+from us3l.data.images import Images
 from us3l.data.sources import ImageFiles
 from us3l.errors import UserError
 from us3l.evaluation.features import Features, embed_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
-from us3l.data.batches import Images
+from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
 from us3l.devices import choose_device, moved
 from us3l.evaluation.frozen import evaluate_frozen, images_to_embed

@@ -11,7 +11,7 @@ from torch import nn
 
 from us3l.calibration import calibrate
 from us3l.costs import cost
-from us3l.data.batches import Images, evaluation_batches
+from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
 from us3l.errors import UserError
@@ -124,7 +124,7 @@ def calibrate_missing(net: Slimmable, train: Images, widths: Sequence[float], pr
     """Collect batch-norm statistics of the widths that have none, on training images as they will be seen."""
     if missing := [width for width in widths if not net.calibrated(width)]:
         chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:CALIBRATION].sort().values
-        batches = evaluation_batches(train.subset(chosen), preprocessing)
+        batches = train.subset(chosen).batches(preprocessing)
         calibrate(net, (batch.views[0] for batch in batches), missing)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from us3l.data.batches import Images
+from us3l.data.images import Images
 from us3l.evaluation.classifiers import finetune, train_probes
 from us3l.evaluation.features import embed_all
 from us3l.evaluation.protocols import ProbeKind, Training, finetuning, paper_probe, paper_side, usual_probe

@@ -40,8 +40,7 @@ def source_of(data: str | Path) -> str:
     """
     from us3l.data.named import NAMED_SETS
 
-    known = data == "digits" or data in NAMED_SETS
-    return str(data) if known else str(Path(data).expanduser().resolve())
+    return str(data) if data in NAMED_SETS else str(Path(data).expanduser().resolve())
 
 
 def identify(data: str | Path, train: Any, test: Any) -> DataIdentity:

@@ -35,7 +35,7 @@ def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable
         UserError: The network is not finite.
     """
     recipe, net = trainer.recipe, trainer.learner.net
-    sample = trainer.images.sample(recipe.calibration, seeded(recipe.seed))
+    sample = trainer.sample(recipe.calibration, seeded(recipe.seed))
     images = trainer.preprocessing.apply(sample.images)
     widths = calibrated_widths(net, trainer.machine.calibrated_widths)
     if not all(map(net.calibrated, widths)):
@@ -52,7 +52,7 @@ def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable
     features = embed(net.at(1.0), images)
     if not finite(net, features):
         raise UserError(diverged(trainer.step, recipe, run))
-    training: dict[str, Any] = {"steps": trainer.steps, "images": len(trainer.images), "seed": recipe.seed}
+    training: dict[str, Any] = {"steps": trainer.steps, "images": trainer.images.total, "seed": recipe.seed}
     if isinstance(trainer.learner.projector, nn.Sequential):  # before the model, which makes the run a finished one
         save_projector(run.projector, trainer.learner.projector, features)
         training["projector"] = checksum(run.projector)

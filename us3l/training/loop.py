@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import Tensor
 
 from us3l import __version__
-from us3l.data.sources import ImageFiles, ImageSet
+from us3l.data.images import Images
 from us3l.distributed.launching import any_of, first_alone, is_first, make_fabric, processes
 from us3l.distributed.sharding import gather, scatter
 from us3l.errors import UserError
@@ -25,9 +25,9 @@ from us3l.run.config import write_config
 from us3l.run.records import Gauges, Skipped, Start, Step, append_records, append_start, cut_records
 from us3l.slimmable import Slimmable
 from us3l.stopping import stop_requests
+from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
 from us3l.training.finishing import finish
-from us3l.training.images import check_damaged, note_damaged
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.run import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer
@@ -40,7 +40,7 @@ MONITORINGS = 10  # looks at the gauges in a run
 def pretrain(
     config: RunConfig,
     run: Run,
-    data: Callable[[], ImageSet | ImageFiles],
+    data: Callable[[], Images],
     resume: bool = False,
     console: Console | None = None,
 ) -> Slimmable:
@@ -67,7 +67,7 @@ def pretrain(
                     if warning := guideline_warning(config.recipe.objective):
                         display.say(warning, style="bold yellow")
                     train(config, trainer, monitor, run, display, asked_to_stop)
-                    for name in trainer.images.damaged:
+                    for name in trainer.damaged:
                         display.record(f"skipped {name}")
                 gather(trainer.learner)
                 with first_alone(fabric) as alone:
@@ -191,10 +191,10 @@ def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResul
 
 def report_damaged(config: RunConfig, trainer: Trainer, run: Run) -> None:
     """Name the damaged images that any process met in the run's folder; too many are an error, for all alike."""
-    found = [(trainer.images.damaged, trainer.trouble)]
+    found = [(trainer.damaged, trainer.trouble)]
     if trainer.peers.count > 1:
         found *= trainer.peers.count
-        torch.distributed.all_gather_object(found, (trainer.images.damaged, trainer.trouble))
+        torch.distributed.all_gather_object(found, (trainer.damaged, trainer.trouble))
     names = list(dict.fromkeys(name for damaged, _ in found for name in damaged))
     if trainer.fabric.is_global_zero:
         names = note_damaged(run.damaged, names)
@@ -253,7 +253,7 @@ def start_of(trainer: Trainer) -> Start:
         time=time.strftime("%Y-%m-%d %H:%M:%S"),
         step=trainer.step,
         steps=trainer.steps,
-        images=len(trainer.images),
+        images=trainer.images.total,
         batch=trainer.batch * fabric.world_size,
         devices=fabric.world_size,
         device=fabric.device.type,
@@ -267,6 +267,6 @@ def describe(config: RunConfig, trainer: Trainer) -> str:
     count = sum(p.numel() for p in trainer.learner.net.full.parameters())
     return (
         f"{recipe.network.backbone} (base {recipe.network.base}, {count / 1e6:.2f} M parameters) on {config.data}: "
-        f"{len(trainer.images)} images, {trainer.steps} steps of {trainer.batch * trainer.fabric.world_size}, "
+        f"{trainer.images.total} images, {trainer.steps} steps of {trainer.batch * trainer.fabric.world_size}, "
         f"{trainer.fabric.world_size} x {trainer.fabric.device.type}"
     )

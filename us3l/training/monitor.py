@@ -9,7 +9,6 @@ from torch import Tensor
 
 from us3l.evaluation.neighbours import knn_accuracy
 from us3l.seeds import seeded
-from us3l.training.images import random_views
 from us3l.training.trainer import Trainer
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
@@ -28,7 +27,7 @@ class Monitor:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.widths = trainer.learner.net.among(WIDTHS)
-        sample = trainer.images.sample(BANK + QUERIES, torch.Generator().manual_seed(0))
+        sample = trainer.sample(BANK + QUERIES, torch.Generator().manual_seed(0))
         self.raw = sample.images
         self.images = trainer.preprocessing.apply(self.raw)
         self.labels = None if sample.labels is None else sample.labels.to(self.raw.device)
@@ -59,7 +58,7 @@ class Monitor:
     def consistency(self, width: float) -> dict[str, float]:
         """How the guidance of a sub-network has changed since the last measurement, on fresh views."""
         recipe = self.trainer.recipe
-        views = random_views(self.raw[:PROBED], recipe, seeded(recipe.seed, self.trainer.step, 0))
+        views = self.trainer.random_views(self.raw[:PROBED], seeded(recipe.seed, self.trainer.step, 0))
         labels = self.labels[:PROBED] if recipe.objective.supervised and self.labels is not None else None
         now = self.trainer.learner.guidance(views, width, labels)
         before, self.guidance[width] = self.guidance.get(width), now

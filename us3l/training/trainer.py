@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,9 +13,9 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from us3l.data.images import Batch, Images, ImageSet, Step
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.sources import ImageFiles, ImageSet
-from us3l.data.stream import Batch
+from us3l.data.views import random_views
 from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import Peers
 from us3l.distributed.sharding import load_module, load_optimiser, local, whole
@@ -26,7 +26,6 @@ from us3l.objective.regularise import GroupDecay
 from us3l.objective.sampling import sample_widths
 from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
-from us3l.training.images import Resident, Streamed, channels_last
 from us3l.training.recipes import Optimiser, Recipe
 from us3l.training.run import Machine
 from us3l.training.teacher import load_teacher
@@ -53,24 +52,23 @@ class Trainer:
     trouble: str | None = None
     """Why this process cannot go on. One of several goes through the motions until all of them have heard of it."""
 
-    def __init__(
-        self, recipe: Recipe, images: ImageSet | ImageFiles, fabric: Fabric, machine: Machine | None = None
-    ) -> None:
+    def __init__(self, recipe: Recipe, images: Images, fabric: Fabric, machine: Machine | None = None) -> None:
         self.recipe, self.fabric, self.machine = recipe, fabric, machine or Machine()
         self.preprocessing = Preprocessing.usual(recipe.views.size)
         """How the trained network is calibrated, evaluated and deployed."""
         self.peers = Peers(fabric.global_rank, fabric.world_size)
-        where = Streamed if isinstance(images, ImageFiles) else Resident
-        self.images: Resident | Streamed = where(images, recipe, fabric.device)  # type: ignore[arg-type]
-        self.batch = min(recipe.batch_size, len(self.images)) // fabric.world_size  # images on this device
+        self.images = images.to(fabric.device)
+        self.damaged = list(images.skipped)
+        self.batch = min(recipe.batch_size, images.total) // fabric.world_size  # images on this device
         if self.batch < 2:
-            raise UserError(f"{len(self.images)} images are too few to train on {fabric.world_size} devices")
+            raise UserError(f"{images.total} images are too few to train on {fabric.world_size} devices")
         if self.batch < 2 * self.machine.accumulate:
             raise UserError(f"a batch of {self.batch} on a device is too small for {self.machine.accumulate} parts")
-        self.per_epoch = len(self.images) // (self.batch * fabric.world_size)
+        self.per_epoch = images.total // (self.batch * fabric.world_size)
         planned = recipe.epochs * self.per_epoch
         self.steps = min(planned, recipe.max_steps or planned)
-        self.step, self.epoch = 0, -1
+        self.step, self.read_to = 0, -1
+        self.reading: Iterator[Batch] = iter(())
         self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
         net = new_network(recipe)
         self.learner = new_learner(recipe, net, self.images, self.peers).to(memory_format=torch.channels_last)
@@ -106,34 +104,52 @@ class Trainer:
         else:
             self.decay.add_to_gradients(share)
 
-    def batches(self, epoch: int) -> Sequence[Tensor]:
-        """The indices of the images of each step of an epoch, on this device."""
-        order = self.images.order(seeded(self.recipe.seed, epoch))
-        steps = order[: self.per_epoch * self.batch * self.fabric.world_size].view(self.per_epoch, -1, self.batch)
-        return list(steps[:, self.fabric.global_rank])
+    def epoch(self, number: int) -> list[Step]:
+        """The steps of an epoch, and the images that all processes together look at in each."""
+        order = self.images.order(seeded(self.recipe.seed, number))
+        batches = order[: self.per_epoch * self.batch * self.fabric.world_size].view(self.per_epoch, -1)
+        first = number * self.per_epoch
+        return [Step(step, number, indices) for step, indices in enumerate(batches, start=first)]
 
     def take_batch(self) -> Batch:
         """Views of this step's images on this device; with labels, if and only if the method learns from them."""
-        epoch, number = divmod(self.step, self.per_epoch)
-        if self.epoch != epoch:
-            self.epoch, self.epoch_batches = epoch, self.batches(epoch)
-        generator = seeded(self.recipe.seed, self.step, 1)
-        part = self.peers.rank, self.peers.count
         try:
-            batch = (
-                self.stand_in()
-                if self.trouble
-                else self.images.batch(self.epoch_batches, number, epoch, generator, part)
-            )
+            batch = self.stand_in() if self.trouble else self.read_batch()
         except UserError as error:
             if self.peers.count == 1:
                 raise
             batch, self.trouble = self.stand_in(), str(error)
-        if self.peers.count > 1 and len(batch) < self.batch:  # but processes can only gather as many rows from each
-            batch = filled(batch, self.batch)
         if not self.recipe.objective.supervised or batch.labels is None:
             return replace(batch, labels=None)
         return replace(batch, labels=batch.labels.to(self.fabric.device))
+
+    def read_batch(self) -> Batch:
+        """The next batch of an epoch; of images in files, processes read ahead of it."""
+        if self.read_to != self.step:
+            epoch, number = divmod(self.step, self.per_epoch)
+            self.reading = iter(())  # processes that read another epoch end before others are started
+            self.reading = self.images.views(
+                self.recipe.views,
+                self.epoch(epoch)[number:],
+                self.recipe.seed,
+                self.recipe.objective.views,
+                (self.peers.rank, self.peers.count),
+                self.fabric.device,
+            )
+        batch = next(self.reading)
+        self.read_to = self.step + 1 if (self.step + 1) % self.per_epoch else -1
+        self.damaged += [name for name in batch.damaged if name not in self.damaged]
+        return replace(batch, views=tuple(map(channels_last, batch.views)))
+
+    def sample(self, count: int, generator: torch.Generator) -> ImageSet:
+        """Some images to look at, on this device, at the side that the trained network will see the centre of."""
+        found = self.images.sample(count, generator, self.preprocessing.resize)
+        return replace(found, images=found.images.to(self.fabric.device))
+
+    def random_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Views of images (uint8) as training makes them."""
+        views = random_views(images, self.recipe.views, generator, self.recipe.objective.views)
+        return tuple(map(channels_last, views))
 
     def stand_in(self) -> Batch:
         """A batch in the place of one that cannot be had."""
@@ -223,9 +239,10 @@ class Trainer:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        if state.get("data") != self.images.fingerprint():
+        known, data = self.images.fingerprint(), state.get("data")
+        if not isinstance(data, list) or data != known[: max(2, len(data))]:  # older checkpoints have fewer numbers
             raise UserError(
-                f"the images have changed since this run began (now {len(self.images)}): bring back those it was "
+                f"the images have changed since this run began (now {self.images.total}): bring back those it was "
                 "started with, or start a new run"
             )
         batch = self.batch * self.peers.count
@@ -270,13 +287,6 @@ def new_network(recipe: Recipe) -> Slimmable:
     return net
 
 
-def filled(batch: Batch, count: int) -> Batch:
-    """A batch of so many images; the first ones are repeated in the place of damaged ones."""
-    rows = torch.arange(count) % len(batch)
-    views = tuple(channels_last(view[rows.to(view.device)]) for view in batch.views)
-    return Batch(views, batch.indices[rows], None if batch.labels is None else batch.labels[rows])
-
-
 def split(batch: Batch, count: int) -> list[Batch]:
     """A batch as shares of equal size, give or take one image."""
     views = zip(*(view.tensor_split(count) for view in batch.views), strict=True)
@@ -284,7 +294,7 @@ def split(batch: Batch, count: int) -> list[Batch]:
     return [Batch(*share) for share in zip(views, batch.indices.tensor_split(count), labels, strict=True)]
 
 
-def new_learner(recipe: Recipe, net: Slimmable, images: Resident | Streamed, peers: Peers) -> Learner:
+def new_learner(recipe: Recipe, net: Slimmable, images: Images, peers: Peers) -> Learner:
     objective, classes, frozen = recipe.objective, 0, None
     if objective.supervised:
         if images.labels is None:
@@ -336,3 +346,7 @@ def take_back(optimiser: torch.optim.Optimizer, before: dict[tuple[Tensor, str],
     """
     for key, tensor in tensors_of(optimiser).items():
         tensor.copy_(torch.where(condition, before.get(key, torch.zeros_like(tensor)), tensor))
+
+
+def channels_last(view: Tensor) -> Tensor:
+    return view.contiguous(memory_format=torch.channels_last)

@@ -11,9 +11,10 @@ from PIL import Image
 
 from us3l.cli.main import main
 from us3l.data import order
+from us3l.data.images import Step
 from us3l.data.sources import find, load
 from us3l.errors import UserError
-from us3l.training.images import Resident, Streamed, check_damaged, note_damaged
+from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.recipes import MINI, Network
 from us3l.training.trainer import Trainer
 
@@ -61,7 +62,7 @@ def test_every_image_of_an_epoch_is_seen_once_and_labels_belong_to_their_images(
         seen += batch.indices.tolist()
         ours.step += 1
     assert len(set(seen)) == len(seen) == 24
-    sample = ours.images.sample(30, torch.Generator().manual_seed(0))
+    sample = ours.images.sample(30, torch.Generator().manual_seed(0), 8)
     assert sorted(sample.labels.tolist()) == sorted(ours.images.labels.tolist())
     assert sample.labels.tolist() != sorted(sample.labels.tolist())
 
@@ -86,26 +87,23 @@ def test_a_damaged_image_never_changes_the_views_of_the_others(folder, tmp_path,
     shutil.copytree(folder, broken)
     sorted(broken.rglob("*.png"))[bad].write_bytes(b"no image")
 
-    def images(root):
-        if streamed:
-            return Streamed(find(root, "all"), RECIPE, torch.device("cpu"))
-        return Resident(load(root, "all", 8), RECIPE, torch.device("cpu"))
-
-    whole, hurt = images(folder), images(broken)
-    assert len(whole) == len(hurt) == 30
+    whole, hurt = (find(root, "all") if streamed else load(root, "all", 8) for root in (folder, broken))
+    assert whole.total == hurt.total == 30
     places = hurt.order(torch.Generator().manual_seed(1))
     assert torch.equal(places, whole.order(torch.Generator().manual_seed(1)))
-    batches, smaller = places.split(8), 0
-    for number in range(len(batches)):
-        expected, found = (each.batch(batches, number, 0, torch.Generator().manual_seed(2)) for each in (whole, hurt))
+    steps = [Step(number, 0, indices) for number, indices in enumerate(places.split(8))]
+    damaged = list(hurt.skipped)
+    both = (images.views(RECIPE.views, steps, seed=2) for images in (whole, hurt))
+    for expected, found in zip(*both, strict=True):
         good = expected.indices != bad
-        smaller += len(expected) - len(found)
-        assert torch.equal(found.indices, expected.indices[good])
-        assert torch.equal(found.labels, expected.labels[good])
-        assert all(torch.equal(one, other[good]) for one, other in zip(found.views, expected.views, strict=True))
-    assert smaller == 1
-    assert len(hurt.damaged) == 1
-    assert len(hurt.sample(30, torch.Generator().manual_seed(0))) == 29
+        assert len(found) == len(expected)
+        assert bad not in found.indices
+        assert torch.equal(found.indices[good], expected.indices[good])
+        assert torch.equal(found.labels[good], expected.labels[good])
+        assert all(torch.equal(one[good], other[good]) for one, other in zip(found.views, expected.views, strict=True))
+        damaged += found.damaged
+    assert len(damaged) == 1
+    assert len(hurt.sample(30, torch.Generator().manual_seed(0), 8)) == 29
 
 
 def test_damaged_images_are_listed_once_over_several_sittings(tmp_path):
@@ -122,7 +120,7 @@ def test_damaged_images_are_listed_once_over_several_sittings(tmp_path):
 
 def test_a_limit_of_damaged_images():
     check_damaged("photos", ["a.png: no image"], 1)
-    with pytest.raises(UserError, match=r"photos: 2 images cannot be read, such as b\.png.*more than 1 by --max-bad"):
+    with pytest.raises(UserError, match=r"photos: 2 images cannot be read, such as b\.png.*\(max_bad_images"):
         check_damaged("photos", ["a.png: no image", "b.png: no image"], 1)
 
 
@@ -138,7 +136,7 @@ def test_a_run_on_shards_resumes_in_the_middle_of_an_epoch(folder, tmp_path, mon
     first = [torch.stack(half.train_step().losses).tolist() for _ in range(2)]
     resumed.load_state(half.state())
     assert losses == first + [torch.stack(resumed.train_step().losses).tolist() for _ in range(2)]
-    nearby = [len({int(index) // 6 for index in batch}) for batch in whole.batches(0)]
+    nearby = [len({int(index) // 6 for index in batch}) for batch in (step.indices for step in whole.epoch(0))]
     assert max(nearby) <= 4  # a batch lies in one window, or at the border of two
 
 

@@ -1,0 +1,252 @@
+"""A set of images: the one protocol for those in memory and those read when needed, and the set in memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from us3l.data.preprocessing import Preprocessing
+from us3l.data.spec import MEAN, STD, Views
+from us3l.data.views import random_views
+from us3l.errors import UserError
+from us3l.seeds import seeded
+
+if TYPE_CHECKING:
+    from us3l.data.stream import ImageFiles
+
+STAND_INS = 100  # images that are tried in the place of a damaged one
+DEVICE_SHARE = 0.25  # of a device's memory that images may take
+Channels = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some images of a set, the damaged ones left out."""
+
+    views: tuple[Tensor, ...]
+    """Each N x 3 x S x S, float32, normalised."""
+    indices: Tensor
+    """N, int64: which images of the set they are."""
+    labels: Tensor | None = None
+    damaged: Sequence[str] = ()
+    """The images that were left out, each with the reason."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The images that one step of training looks at."""
+
+    number: int
+    """Of the step, counted from the first of the run."""
+    epoch: int
+    indices: Tensor
+    """Int64, from the set's `order`: the whole batch, which may be shared out among processes."""
+
+
+class Images(Protocol):
+    """Images in memory (`ImageSet`) or read when they are needed (`us3l.data.stream.ImageFiles`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def labels(self) -> Tensor | None:
+        """N, int64."""
+
+    @property
+    def classes(self) -> list[str] | None:
+        """A name for each label; None exactly when there are no labels."""
+
+    @property
+    def skipped(self) -> Sequence[str]:
+        """Images that are already known to be damaged, each with the reason."""
+
+    @property
+    def total(self) -> int:
+        """The number of images, the damaged ones counted."""
+
+    def __len__(self) -> int:
+        """The number of images, without those in `skipped`."""
+
+    def subset(self, indices: Tensor) -> Images:
+        """The images at these rising indices."""
+
+    def to(self, device: torch.device) -> Images:
+        """The same images, brought to a device if they are in memory and it has room for them."""
+
+    def order(self, generator: torch.Generator) -> Tensor:
+        """All of 0 to `total` - 1 in a random order that is fast to read: that of an epoch."""
+
+    def sample(self, count: int, generator: torch.Generator, side: int | None = None) -> ImageSet:
+        """Some images in memory, to look at; with a `side`, as decoded at that size if the files are at hand."""
+
+    def batches(self, preprocessing: Preprocessing, batch_size: int = 250) -> Iterator[Batch]:
+        """Every image once, in order, as a network sees it."""
+
+    def views(
+        self,
+        views: Views,
+        steps: Sequence[Step],
+        seed: int,
+        count: int = 2,
+        part: tuple[int, int] = (0, 1),
+        device: torch.device | None = None,
+        mean: Channels = MEAN,
+        std: Channels = STD,
+    ) -> Iterator[Batch]:
+        """Random views of the images of each step. They depend on the seed, the step or epoch, and the image alone.
+
+        A damaged image is replaced by another one, chosen by chance that depends on it alone: batches are whole, and
+        the other images look as if it could be read.
+
+        Args:
+            views: How views are made.
+            steps: What to look at, one batch each.
+            seed: All draws come from it.
+            count: Views of each image.
+            part: Of each step's images only a share: (0, 2) is the first half, as the first of two processes takes it.
+            device: Where the views are made.
+            mean: What to take from the channels.
+            std: What to divide them by.
+        """
+
+    def fingerprint(self) -> list[int]:
+        """Numbers that differ when images or labels were exchanged; first those that checkpoints always had."""
+
+
+@dataclass
+class ImageSet:
+    """Images of one size in memory, and what is known about them."""
+
+    name: str
+    images: Tensor
+    """N x 3 x H x W, uint8."""
+    labels: Tensor | None = None
+    """N, int64."""
+    classes: list[str] | None = None
+    """A name for each label; None exactly when there are no labels."""
+    skipped: list[str] = field(default_factory=list)
+    """Damaged images that were left out, each with the reason."""
+    places: Tensor | None = None
+    """N, int64: where each image is among all, the damaged ones counted; None if there were none."""
+    files: ImageFiles | None = None
+    """What they were decoded from."""
+
+    def __post_init__(self) -> None:
+        check_pixels(self.images, self.name)
+        if self.labels is not None and len(self.labels) != len(self.images):
+            raise UserError(f"{self.name}: {len(self.images)} images cannot have {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def total(self) -> int:
+        return len(self.slots)
+
+    @cached_property
+    def slots(self) -> Tensor:
+        """For each place among all, which of the images is there; -1 for a damaged one."""
+        if self.places is None:
+            return torch.arange(len(self))
+        slots = torch.full((len(self) + len(self.skipped),), -1)
+        slots[self.places] = torch.arange(len(self))
+        return slots
+
+    def subset(self, indices: Tensor) -> ImageSet:
+        """The images at these indices, in this order."""
+        labels = None if self.labels is None else self.labels[indices.to(self.labels.device)]
+        chosen = self.images[indices.to(self.images.device)]
+        return replace(self, images=chosen, labels=labels, skipped=[], places=None, files=None)
+
+    def to(self, device: torch.device) -> ImageSet:
+        if device.type == "cuda" and self.images.nbytes > DEVICE_SHARE * torch.cuda.mem_get_info(device)[1]:
+            return self
+        return replace(self, images=self.images.to(device))
+
+    def order(self, generator: torch.Generator) -> Tensor:
+        return torch.randperm(self.total, generator=generator)
+
+    def sample(self, count: int, generator: torch.Generator, side: int | None = None) -> ImageSet:
+        if self.files is not None and side not in (None, self.images.shape[-1]):
+            return self.files.sample(count, generator, side)
+        slots = self.slots[self.order(generator)]
+        return self.subset(slots[slots >= 0][:count])
+
+    def batches(self, preprocessing: Preprocessing, batch_size: int = 250) -> Iterator[Batch]:
+        for indices in torch.arange(len(self)).split(batch_size):
+            view = preprocessing.apply(self.images[indices])
+            yield Batch((view,), indices, None if self.labels is None else self.labels[indices])
+
+    def views(
+        self,
+        views: Views,
+        steps: Sequence[Step],
+        seed: int,
+        count: int = 2,
+        part: tuple[int, int] = (0, 1),
+        device: torch.device | None = None,
+        mean: Channels = MEAN,
+        std: Channels = STD,
+    ) -> Iterator[Batch]:
+        """See `Images`; draws are made for a step's whole batch at once."""
+        for step in steps:
+            indices = share(step.indices, part)
+            if self.places is not None:
+                indices = torch.tensor([self._readable(index) for index in indices.tolist()])
+            slots = self.slots[indices]
+            pixels = self.images[slots.to(self.images.device)]
+            if device is not None and device != pixels.device:
+                pixels = (pixels.pin_memory() if device.type == "cuda" else pixels).to(device, non_blocking=True)
+            made = random_views(pixels, views, seeded(seed, step.number, 1), count, part, mean, std)
+            yield Batch(made, indices, None if self.labels is None else self.labels[slots])
+
+    def _readable(self, index: int) -> int:
+        assert self.places is not None
+        candidates = (index, *stand_ins(index, self.total), int(self.places[0]))
+        return next(other for other in candidates if self.slots[other] >= 0)
+
+    def fingerprint(self) -> list[int]:
+        """The number of images, the sum of their pixels, and checksums of each one's sum and of the labels."""
+        sums = self.images.flatten(1).sum(dim=1, dtype=torch.int64).cpu()
+        labels = None if self.labels is None else self.labels.cpu().numpy()
+        return [self.total, int(sums.sum()), zlib.crc32(sums.numpy().tobytes()), checksum(labels)]
+
+
+def share(indices: Tensor, part: tuple[int, int]) -> Tensor:
+    """One process's part of a batch."""
+    number, parts = part
+    return indices.view(parts, -1)[number]
+
+
+def stand_ins(index: int, total: int) -> Iterator[int]:
+    """What to look at instead of a damaged image: a few others, by chance that depends on the image alone."""
+    generator = np.random.default_rng([index, total])
+    return (int(generator.integers(total)) for _ in range(STAND_INS))
+
+
+def checksum(values: np.ndarray | None) -> int:
+    return 0 if values is None else zlib.crc32(np.ascontiguousarray(values, np.int64).tobytes())
+
+
+def check_pixels(images: Tensor, name: str) -> None:
+    """A `UserError` for tensors that are not images as bytes."""
+    if images.ndim != 4 or images.shape[1] != 3:
+        shape = " x ".join(map(str, images.shape))
+        raise UserError(f"{name or 'images'}: expected N x 3 x height x width, not {shape or 'a number'}")
+    if images.dtype != torch.uint8:
+        kind = str(images.dtype).removeprefix("torch.")
+        raise UserError(
+            f"{name or 'images'}: expected bytes (uint8, 0 to 255), not {kind}; of values from 0 to 1 make them by "
+            "(images * 255).round().to(torch.uint8)"
+        )
