@@ -22,12 +22,12 @@ from torch.nn import functional as F
 import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.deploy.bundle import Format
 from us3l.deploy.example import OPENERS
 from us3l.deploy.export import write
 from us3l.deploy.formats import KINDS
 from us3l.deploy.proof import BATCHES, Evidence, difference, outputs, outputs_of
 from us3l.families import BACKBONES
+from us3l.run.bundles import Format
 from us3l.slimmable import Slimmable
 
 WIDTHS = (1.0, 0.5, 0.37)

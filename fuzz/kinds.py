@@ -25,10 +25,10 @@ from us3l.data.detection.masks import encode_mask
 from us3l.data.detection.sources import load as load_scenes
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.deploy.bundle import Bundle, Entry, checksum, read_bundle, write_bundle
 from us3l.deploy.profile import read_device_profile, read_profile
-from us3l.files import write_json
+from us3l.files import checksum, write_json
 from us3l.run import Run
+from us3l.run.bundles import Bundle, Entry, read_bundle, write_bundle
 from us3l.run.checkpoints import load_checkpoint, save_checkpoint
 from us3l.run.evaluations import EvaluationRecord, Score, WidthResult, read_evaluations, write_evaluation
 from us3l.run.probes import Probes, load_probes, write_probes

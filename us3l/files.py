@@ -13,7 +13,6 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
@@ -164,13 +163,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file, computed once for as long as the file stays as it is."""
-    found = check_regular(path).stat()
-    return _checksum(path.resolve(), found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-@lru_cache(maxsize=1024)
-def _checksum(path: Path, *_: int) -> str:
+    """The SHA-256 of a file."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

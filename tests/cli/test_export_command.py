@@ -9,10 +9,10 @@ import us3l
 from us3l.cli.main import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.deploy.bundle import read_bundle
 from us3l.deploy.evaluated import find_accuracy, find_head
 from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import linear_probe
+from us3l.run.bundles import read_bundle
 from us3l.run.probes import Probes, write_probes
 
 SIZE = 8

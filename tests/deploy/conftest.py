@@ -7,8 +7,9 @@ import torch
 
 import us3l
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.bundle import Bundle, Entry, checksum, write_bundle
 from us3l.deploy.quiet import silence
+from us3l.files import checksum
+from us3l.run.bundles import Bundle, Entry, write_bundle
 
 silence()  # tests import the libraries by themselves
 

@@ -17,11 +17,11 @@ import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy import example, formats
-from us3l.deploy.bundle import read_bundle
 from us3l.deploy.evaluated import Head
 from us3l.deploy.export import Source, convert, export
 from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import linear_probe
+from us3l.run.bundles import read_bundle
 
 SIZE = 8
 FORMATS = ["torch", "safetensors", "onnx", "openvino"]

@@ -7,9 +7,9 @@ import torch
 import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.deploy.bundle import read_bundle
 from us3l.deploy.export import Source, export
 from us3l.deploy.proof import Evidence
+from us3l.run.bundles import read_bundle
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs us3l[deploy]")
 openvino = pytest.importorskip("openvino", reason="needs us3l[deploy]")

@@ -7,10 +7,10 @@ import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy import formats, proof
-from us3l.deploy.bundle import read_bundle
 from us3l.deploy.example import OPENERS
 from us3l.deploy.export import Source, export, write
 from us3l.deploy.proof import Evidence, prove_int8
+from us3l.run.bundles import read_bundle
 
 pytest.importorskip("nncf", reason="needs us3l[deploy]")
 SIZE = 16

@@ -24,9 +24,9 @@ from us3l.data.decode import Damaged, decode
 from us3l.data.detection import coco
 from us3l.data.named import NAMED_SETS, download
 from us3l.data.sources import decode_all, find
-from us3l.deploy.bundle import read_bundle
 from us3l.errors import UserError
 from us3l.files import read_bytes, read_json
+from us3l.run.bundles import read_bundle
 from us3l.run.config import read_config
 from us3l.run.evaluations import from_json
 from us3l.storage import read_torch

@@ -86,13 +86,16 @@ def execute(command: Detect) -> int:
     from us3l.evaluation.detection.model import detector_of
     from us3l.evaluation.detection.training import Interrupted
     from us3l.report.detections import detections_figure, detections_table
+    from us3l.run import Run
+    from us3l.run.detections import detection_stem
 
     console = Console()
     net = load_model(command.run)
     net.check(command.width)
     train, test = load(command.data, command.train_split, command.test_split, command.limit, command.data_root)
     masks = wants_masks(command.masks, train)
-    place = (command.out or command.run / "detect") / f"{train.name}-{command.width:g}x"
+    folder = command.out or Run(command.run).detection_folder
+    place = detection_stem(folder, train.name, command.data, command.width)
     detector_file = place.with_name(f"{place.name}.pt")
     if detector_file.exists() and not (command.resume or command.overwrite):
         raise UserError(f"{detector_file} already exists: go on with it by --resume, or replace it by --overwrite")
@@ -110,8 +113,8 @@ def execute(command: Detect) -> int:
         before = detector_of(net, command.width, len(train.classes), masks, command.training, train.layout)
         untrained = find(command, console, before.to(device), test, "evaluating the untrained detector")
 
-    console.print(detections_table(findings, untrained))
     write_results(command, place, train, trainer, findings, untrained)
+    console.print(detections_table(findings, untrained))
     how = f"{net.family.name} {command.width:g}x, {trainer.step} steps"
     detections_figure(findings, place.with_name(f"{place.name}.png"), f"{train.name}: {how}")
     console.print(f"written: {place}.json, .png, -detections.json and .pt", highlight=False, soft_wrap=True)
@@ -189,24 +192,22 @@ def write_results(
 ) -> None:
     import json
 
-    from us3l.files import write_json, write_text
+    from us3l.files import write_text
+    from us3l.run import Run
+    from us3l.run.detections import DETECTIONS, DetectionRecord, write_detection
 
-    def scores(found: Findings | None) -> dict[str, Any] | None:
-        if found is None:
-            return None
-        return {"boxes": found.boxes.to_json(), "masks": found.masks.to_json() if found.masks else None}
-
-    results = {
-        "data": command.data,
-        "layout": train.layout,
-        "width": command.width,
-        "training": asdict(command.training) | asdict(trainer.plan),
-        "train_images": len(train.learnable()),
-        "test_images": len(findings.scenes),
-        "skipped": {"training": [*train.skipped, *trainer.skipped], "test": list(findings.scenes.skipped)},
-        "losses": trainer.losses,
-        **(scores(findings) or {}),
-        "untrained": scores(untrained),
-    }
-    write_json(place.with_name(f"{place.name}.json"), results)
-    write_text(place.with_name(f"{place.name}-detections.json"), json.dumps(findings.detections))
+    record = DetectionRecord(
+        data=command.data,
+        layout=train.layout,
+        width=command.width,
+        training=asdict(command.training) | asdict(trainer.plan),
+        train_images=len(train.learnable()),
+        test_images=len(findings.scenes),
+        losses=trainer.losses,
+        boxes=findings.boxes,
+        masks=findings.masks,
+        untrained={"boxes": untrained.boxes, "masks": untrained.masks} if untrained else None,
+        skipped={"training": [*train.skipped, *trainer.skipped], "test": list(findings.scenes.skipped)},
+    )
+    write_detection(place.with_name(f"{place.name}.json"), record, Run(command.run))
+    write_text(place.with_name(f"{place.name}{DETECTIONS}"), json.dumps(findings.detections))

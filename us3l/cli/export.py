@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from us3l.cli.parse import parse
-from us3l.deploy.bundle import Entry, Format
 from us3l.errors import UserError
+from us3l.run.bundles import Entry, Format
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -231,10 +231,13 @@ def evaluate(place: Workspace, job: Job, data: str, widths: Sequence[float]) -> 
 def detect(place: Workspace, job: Job, data: str, widths: Sequence[float]) -> int:
     from us3l.cli.detect import Detect, execute
     from us3l.evaluation.detection.settings import Training
+    from us3l.run.detections import detection_stem
 
     folder = place.run(job).folder
     for width in widths:
-        begun = place.detection_file(job, data, width).with_suffix(".pt").exists()
+        name = Path(place.source(data)).resolve().name
+        stem = detection_stem(place.run(job).detection_folder, name, place.source(data), width)
+        begun = stem.with_name(f"{stem.name}.pt").exists()
         training = Training(**place.scale.detector)
         if code := execute(Detect(folder, place.source(data), width, training=training, resume=begun)):
             return code

@@ -20,22 +20,21 @@ from us3l import __version__
 from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy import example
-from us3l.deploy.bundle import (
+from us3l.deploy.evaluated import Classifier, Head
+from us3l.deploy.formats import KEY, KINDS
+from us3l.deploy.proof import Evidence, Proof, outputs_of, prove_float, prove_int8, prove_size
+from us3l.errors import UserError
+from us3l.files import checksum, replacing
+from us3l.run.bundles import (
     MANIFEST,
     Bundle,
     Entry,
     Format,
     add_entry,
     check_same_model,
-    checksum,
     read_bundle,
     slug,
 )
-from us3l.deploy.evaluated import Classifier, Head
-from us3l.deploy.formats import KEY, KINDS
-from us3l.deploy.proof import Evidence, Proof, outputs_of, prove_float, prove_int8, prove_size
-from us3l.errors import UserError
-from us3l.files import replacing
 from us3l.slimmable import Slimmable
 
 EXAMPLE = "example.py"

@@ -18,8 +18,8 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.optimization import fuse
 from torch.fx.proxy import TraceError
 
-from us3l.deploy.bundle import Format
 from us3l.deploy.quiet import need
+from us3l.run.bundles import Format
 from us3l.storage import write_tensors
 from us3l.tensors import batch_norms
 

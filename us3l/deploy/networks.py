@@ -10,9 +10,9 @@ from torch import nn
 
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.backends import OPENERS, Backend, Run, run_torch
-from us3l.deploy.bundle import Bundle, Entry, slug
 from us3l.deploy.evaluated import Classifier, Head, find_heads
 from us3l.errors import UserError
+from us3l.run.bundles import Bundle, Entry, slug
 from us3l.slimmable import Slimmable
 
 Task = Literal["features", "classes"]

@@ -15,12 +15,12 @@ import torch
 
 from us3l.deploy.adaptive import Adaptive, Controller
 from us3l.deploy.backends import OPENERS, Backend, set_threads
-from us3l.deploy.bundle import MANIFEST, read_bundle
 from us3l.deploy.images import Images, OnError, batches, listed
 from us3l.deploy.networks import Files, Networks, Shared, Task
 from us3l.deploy.pick import Candidate, pick
 from us3l.deploy.timing import percentile, take_turns
 from us3l.errors import UserError
+from us3l.run.bundles import MANIFEST, read_bundle
 from us3l.slimmable import Slimmable
 
 MEASURED = 9  # widths that are timed unless others are named

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from us3l.errors import UserError
-from us3l.files import read_json
 from us3l.paper.reproduce import Entry, Job, Scale, job_of
 from us3l.run import Run
+from us3l.run.detections import find_detection
 from us3l.run.evaluations import find_evaluation
 from us3l.run.records import Gauges, read_records
 from us3l.training.monitor import COLLAPSED
@@ -72,22 +72,17 @@ class Workspace:
         if replace(config_of(run).recipe, teacher=None).settled() != job.recipe.settled():
             raise UserError(f"{run.folder} was made with other settings: move it away, or choose another --out")
 
-    def detection_file(self, job: Job, data: str, width: float) -> Path:
-        """What `us3l detect` writes."""
-        return self.run(job).detection_folder / f"{Path(self.source(data)).resolve().name}-{width:g}x.json"
-
     def value(self, entry: Entry, job: Job) -> float | None:
         """What a run found for a figure of a table; None if it is still to be measured."""
         if entry.metric == "linear":
             record = find_evaluation(self.run(job), self.source(entry.tested_on), self.scale.protocol)
             return record.percent("linear").get(entry.run_width) if record else None
-        path = self.detection_file(job, entry.tested_on, entry.run_width)
-        if not path.exists():
+        detected = find_detection(self.run(job), self.source(entry.tested_on), entry.run_width)
+        if detected is None:
             return None
-        found = read_json(path)
         score, _, kind = entry.metric.partition("^")
-        scores = found.get("boxes" if kind == "bb" else "masks")
-        return scores["overall"][DETECTION[score]] if scores else None
+        scores = detected.boxes if kind == "bb" else detected.masks
+        return getattr(scores.overall, DETECTION[score]) if scores else None
 
     def missing(self, job: Job, entries: Sequence[Entry]) -> dict[tuple[str, bool], list[float]]:
         """The widths that a run is still to be evaluated at, by data set and by whether with a detector."""

@@ -15,7 +15,7 @@ from us3l import __version__
 from us3l.errors import UserError
 from us3l.files import finite, parse_json, read_json, write_json
 from us3l.run.folder import Run
-from us3l.run.identity import DataIdentity, source_of
+from us3l.run.identity import DataIdentity, clean, source_of
 from us3l.run.weights import Weights, check_weights
 
 if TYPE_CHECKING:
@@ -207,16 +207,6 @@ def free_name(run: Run, record: EvaluationRecord) -> str:
 
 def _plain(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
-
-
-def clean(name: str) -> str:
-    """A name for files, of any folder's name.
-
-    >>> clean("../my photos\\n"), clean(".hidden")
-    ('_my photos_', 'hidden')
-    """
-    safe = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in name)
-    return safe.lstrip(".") or "data"
 
 
 def joined(path: Path, old: EvaluationRecord, new: EvaluationRecord) -> EvaluationRecord:

@@ -15,6 +15,8 @@ from us3l.run.config import read_plain, write_config
 from us3l.run.weights import Weights, weights_of
 
 if TYPE_CHECKING:
+    from us3l.run.bundles import Bundle
+    from us3l.run.detections import DetectionRecord
     from us3l.run.evaluations import EvaluationRecord
     from us3l.slimmable import Family, Slimmable
 
@@ -184,6 +186,25 @@ class Run:
         from us3l.run.evaluations import read_evaluations
 
         return read_evaluations(self)
+
+    @property
+    def bundle(self) -> Bundle | None:
+        """The exported networks, if there are any. Those of other weights than the model's are a `UserError`."""
+        from us3l.run.bundles import MANIFEST, read_bundle
+
+        if not (self.export_folder / MANIFEST).exists():
+            return None
+        bundle = read_bundle(self.export_folder)
+        if {entry.weights for entry in bundle.entries} - {None, self.weights.weights}:
+            raise UserError(f"{self.export_folder} holds networks of another model: move them, and export again")
+        return bundle
+
+    @property
+    def detections(self) -> dict[str, DetectionRecord]:
+        """What `us3l detect` found, by name. One of other weights than the model's is a `UserError`."""
+        from us3l.run.detections import read_detections
+
+        return read_detections(self)
 
 
 def counts(path: Path) -> bool:

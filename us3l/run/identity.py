@@ -28,8 +28,13 @@ class DataIdentity:
 
     @property
     def short(self) -> str:
-        """A few letters that name the source."""
-        return hashlib.sha256(self.source.encode(errors="surrogateescape")).hexdigest()[:6]
+        """A few letters that tell it from others of the same name."""
+        return short(self.source)
+
+
+def short(source: str) -> str:
+    """A few letters that tell a source from others."""
+    return hashlib.sha256(source.encode(errors="surrogateescape")).hexdigest()[:6]
 
 
 def source_of(data: str | Path) -> str:
@@ -63,3 +68,13 @@ def identify(data: str | Path, train: Any, test: Any) -> DataIdentity:
 def count(images: Any) -> int:
     """How many images there are, the damaged ones included, whether they were found by now or not."""
     return len(images) + len(getattr(images, "skipped", ()))
+
+
+def clean(name: str) -> str:
+    """A name for files, of any folder's name.
+
+    >>> clean("../my photos\\n"), clean(".hidden")
+    ('_my photos_', 'hidden')
+    """
+    safe = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in name)
+    return safe.lstrip(".") or "data"

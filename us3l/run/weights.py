@@ -45,14 +45,20 @@ class Weights:
 
 def weights_of(model: Path) -> Weights:
     """Those of the model in a folder."""
-    path = model / "statistics.safetensors"
-    found = check_regular(path).stat()
-    statistics = _statistics(path.resolve(), found.st_mtime_ns, found.st_size)
-    return Weights(checksum(model / "weights.safetensors"), dict(statistics))
+    key: list[Any] = []
+    for name in ("weights", "statistics"):
+        path = check_regular(model / f"{name}.safetensors")
+        found = path.stat()
+        key.append((path.resolve(), found.st_mtime_ns, found.st_size, found.st_ino))
+    return _weights(*key)
 
 
-@lru_cache(maxsize=64)
-def _statistics(path: Path, *_: int) -> tuple[tuple[str, str], ...]:
+@lru_cache(maxsize=64)  # for as long as the files stay as they are
+def _weights(weights: tuple[Path, int], statistics: tuple[Path, int]) -> Weights:
+    return Weights(checksum(weights[0]), _digests(statistics[0]))
+
+
+def _digests(path: Path) -> dict[str, str]:
     """The digest of each width's tensors, without making tensors of them."""
     digests: dict[str, Any] = {}
     with open_regular(path) as file:
@@ -73,7 +79,7 @@ def _statistics(path: Path, *_: int) -> tuple[tuple[str, str], ...]:
                 digest.update(file.read(end - start))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"cannot read {path}: the file is cut short or damaged ({error})") from None
-    return tuple((width, digest.hexdigest()[:16]) for width, digest in digests.items())
+    return {width: digest.hexdigest()[:16] for width, digest in digests.items()}
 
 
 def check_weights(path: Path, measured: Weights | None, present: Weights, again: str) -> None:

@@ -14,7 +14,8 @@ from tests.shapes import write_coco, write_voc
 from us3l.data.detection.masks import decode_mask, encode_mask
 from us3l.data.detection.scenes import Instance, Scene, SceneSet
 from us3l.data.detection.sources import load
-from us3l.evaluation.detection.scores import Precision, score
+from us3l.evaluation.detection.scores import score
+from us3l.run.detections import Precision
 
 
 def reference(path, detections, kind):

@@ -15,7 +15,8 @@ from us3l.data.detection.masks import encode_mask
 from us3l.data.detection.scenes import Scene, SceneSet
 from us3l.errors import UserError
 from us3l.evaluation.detection.loading import loader
-from us3l.evaluation.detection.scores import Detection, Scores, score
+from us3l.evaluation.detection.scores import Detection, score
+from us3l.run.detections import Scores
 
 INSIDE = 0.5  # probability from which on a pixel belongs to a mask
 

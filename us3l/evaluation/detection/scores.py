@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from us3l.data.detection.masks import coco_masks
 from us3l.data.detection.scenes import SceneSet
+from us3l.run.detections import Precision, Scores
 
 Detection = dict[str, Any]
 """As COCO's files of results have it: image_id, category_id, bbox, score and, for masks, segmentation."""
 Kind = Literal["boxes", "masks"]
 IOU_TYPES = {"boxes": "bbox", "masks": "segm"}
-
-
-@dataclass(frozen=True)
-class Precision:
-    """In percent: averaged over overlaps of 50 to 95 %, and at 50 and 75 %. None where there is nothing to find."""
-
-    ap: float | None
-    ap50: float | None
-    ap75: float | None
-
-
-@dataclass(frozen=True)
-class Scores:
-    overall: Precision
-    """The mean of the classes that there are objects of."""
-    classes: dict[str, Precision]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def score(scene_set: SceneSet, detections: list[Detection], kind: Kind = "boxes") -> Scores:

@@ -8,8 +8,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.bundle import Bundle, Entry, checksum, read_bundle, write_bundle
 from us3l.errors import UserError
+from us3l.files import checksum
+from us3l.run.bundles import Bundle, Entry, read_bundle, write_bundle
 
 PREPROCESSING = {"size": 16, "resize": 16, "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
 
@@ -126,7 +127,7 @@ def test_twenty_processes_add_their_entries_at_once(tmp_path):
         import sys
         from pathlib import Path
         from us3l.data.preprocessing import Preprocessing
-        from us3l.deploy.bundle import Bundle, Entry, add_entry
+        from us3l.run.bundles import Bundle, Entry, add_entry
 
         sys.stdin.readline()
         entry = Entry(int(sys.argv[1]) / 20, "onnx", False, {f"net-{sys.argv[1]}.onnx": "0" * 64}, 1, 1, 1, 1)

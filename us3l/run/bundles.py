@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
-from us3l.files import Taken, finite, locked, read_json, write_json
+from us3l.files import Taken, checksum, finite, locked, read_json, write_json
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
 VERSION = 2
@@ -159,11 +158,6 @@ def check_files(bundle: Bundle) -> None:
                 raise UserError(f"{path} is missing, but {MANIFEST} names it; export again")
             if checksum(path) != expected:
                 raise UserError(f"{path} is not the file that was exported: its checksum differs; export again")
-
-
-def checksum(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def demand(good: bool, name: str, value: Any) -> None:
