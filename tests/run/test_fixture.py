@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from us3l.run import Run
+from us3l.run.bundles import read_bundle
 from us3l.run.checkpoints import load_checkpoint
+from us3l.run.detections import find_detection
 from us3l.run.evaluations import find_evaluation, read_evaluations
 from us3l.run.probes import read_probes
 from us3l.run.records import Gauges, Step, read_history, read_records
@@ -51,3 +53,14 @@ def test_evaluations_and_probes_with_a_warning_that_their_weights_are_unknown(ru
     with pytest.warns(UserWarning, match="does not say which weights"):
         assert list(read_probes(run, "digits").linear) == [1.0, 0.5]
     assert read_evaluations(run, check=False) == {"digits": record}
+
+
+def test_detections_and_the_manifest(run):
+    with pytest.warns(UserWarning, match="does not say which weights"):
+        record = run.detections["voc_bccd-1x"]
+    assert (record.width, len(record.losses), record.masks, record.layout) == (1.0, 4, None, "voc")
+    assert record.boxes.classes["WBC"].ap50 == pytest.approx(6.6006600660066)
+    with pytest.warns(UserWarning, match="does not say which weights"):
+        assert find_detection(run, "voc_bccd", 1.0) == record
+    bundle = read_bundle(run.export_folder, check=False)  # the network itself is not part of the fixture
+    assert [(entry.width, entry.format, entry.weights) for entry in bundle.entries] == [(0.25, "safetensors", None)]

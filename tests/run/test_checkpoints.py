@@ -1,0 +1,42 @@
+import errno
+import os
+
+import pytest
+import torch
+
+from us3l.errors import UserError
+from us3l.run.checkpoints import load_checkpoint, save_checkpoint
+
+
+def test_a_disk_without_hard_links_keeps_two_checkpoints(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, {"step": step})
+        assert load_checkpoint(tmp_path)[0]["step"] == step
+    (tmp_path / "last.pt").unlink()
+    assert load_checkpoint(tmp_path)[0]["step"] == 2
+    assert sorted(os.listdir(tmp_path)) == ["previous.pt"]
+
+
+def test_a_tensor_that_repeats_what_it_holds_is_refused(tmp_path):
+    huge = torch.zeros(1).expand(2**40)
+    save_checkpoint(tmp_path, {"step": 1, "optimiser": {"state": [{"momentum": huge}]}})
+    assert (tmp_path / "last.pt").stat().st_size < 10_000
+    with pytest.raises(UserError, match="has fewer values than that"):
+        load_checkpoint(tmp_path)
+
+
+def test_views_of_a_whole_tensor_are_not(tmp_path):
+    whole = torch.arange(12.0).reshape(3, 4)
+    save_checkpoint(tmp_path, {"step": 1, "part": whole.T, "row": whole[1], "empty": torch.zeros(0)})
+    state, _ = load_checkpoint(tmp_path)
+    assert torch.equal(state["part"], whole.T)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "last.pt")
+    with pytest.raises(UserError, match="not a regular file"):
+        load_checkpoint(tmp_path)
