@@ -137,14 +137,16 @@ class Naive:
 
     @torch.no_grad()
     def update(self, lr):
-        grouped = {id(p) for p in self.learner.net.parameters()}
+        net = self.learner.net
+        narrow = dict(net.skeleton(net.min_width).named_parameters())
+        grouped = {id(p) for name, p in net.full.named_parameters() if len(narrow[name]) < len(p)}
         for parameter in self.parameters:
             if parameter.grad is None:
                 continue
             channels = len(parameter)
             for k in range(channels):
                 rate = DECAY
-                if id(parameter) in grouped and parameter.ndim != 2:
+                if id(parameter) in grouped:
                     rate *= 1 - min(k // max(1, channels // GROUPS), GROUPS - 1) * ALPHA
                 parameter.grad[k] += rate * parameter[k]
             velocity = self.velocity[id(parameter)]

@@ -64,7 +64,9 @@ class Learner(nn.Module):
             dim = classes
             self.projector: nn.Module = HeadLinear(features, classes)
         else:
-            self.projector = projector(features, objective.hidden, dim, objective.final_norm)
+            self.projector = projector(
+                features, objective.hidden, dim, objective.final_norm or objective.projector_norm
+            )
         head = partial(predictor, dim, objective.predictor, objective.final_norm)
         self.h = head() if objective.predicts else nn.Identity()
         self.g = head() if objective.head == "new" else nn.Identity()
@@ -177,6 +179,7 @@ class Learner(nn.Module):
         losses: dict[str, Loss] = {
             "mse": negative_cosine,
             "infonce": partial(info_nce, temperature=self.objective.temperature, peers=peers),
+            "nt-xent": partial(nt_xent, temperature=self.objective.temperature, peers=peers),
             "soft": soft_cross_entropy,
         }
         return across_views(losses[self.objective.distill_loss], outputs, targets)

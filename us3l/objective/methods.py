@@ -10,7 +10,7 @@ from us3l.objective.spec import Objective
 
 COMPOSITION = (
     "base_loss distill_loss head momentum_base momentum_sub samples sandwich max_first gradual fixed_widths alpha "
-    "teacher_schedule final_norm"
+    "teacher_schedule final_norm projector_norm"
 ).split()
 US3L: dict[str, Any] = {name: getattr(Objective(), name) for name in COMPOSITION}
 """All that makes a method, as it is in US3L; other settings (sizes, temperatures) are a recipe's."""
@@ -24,7 +24,7 @@ S_NET: dict[str, Any] = {**PLAIN, **OWN, **NO_TEACHER, "fixed_widths": (1.0, 0.7
 SINGLE: dict[str, Any] = {"switchable": False, "individual": 1.0}
 SWITCHABLE: dict[str, Any] = {"switchable": True, "individual": None}
 SUPERVISED: dict[str, Any] = {"base_loss": "cross-entropy", **NO_TEACHER}
-SIMSIAM: dict[str, Any] = {"base_loss": "mse", **NO_TEACHER}
+SIMSIAM: dict[str, Any] = {"base_loss": "mse", **NO_TEACHER, "projector_norm": True}
 MOCO_V3: dict[str, Any] = {"base_loss": "mocov3", "temperature": 0.2, "final_norm": True, "teacher_schedule": "cosine"}
 
 
@@ -41,8 +41,8 @@ METHODS: dict[str, Method] = {
         "the same on BYOL's base loss (the authors' configuration for ImageNet)", {**US3L, "base_loss": "mse"}
     ),
     "us3l-mocov3": Method(
-        "US3L on MoCo v3: InfoNCE distillation through a head of its own (the paper's, for ViTs)",
-        {**US3L, **MOCO_V3, "distill_loss": "infonce"},
+        "US3L on MoCo v3: InfoNCE distillation through a head of its own, no group regularisation (for ViTs)",
+        {**US3L, **MOCO_V3, "distill_loss": "infonce", "alpha": 0.0},
     ),
     "us-simclr": Method(
         "US-Net with SimCLR: four widths a batch, in-place distillation by InfoNCE",
@@ -71,7 +71,7 @@ METHODS: dict[str, Method] = {
         SINGLE,
     ),
     "seed-mse": Method(
-        "SEED by MSE: one network alone imitates a pretrained --teacher's embeddings",
+        "SEED by MSE: one network alone predicts a pretrained --teacher's embeddings of the other view",
         {**ALONE, **NO_TEACHER, "base_loss": "seed-mse"},
         SINGLE,
     ),

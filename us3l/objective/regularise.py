@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
 from us3l.distributed.sharding import share_like
+from us3l.slimmable import Slimmable
+from us3l.tensors import tensors_of
+
+
+class Channels(NamedTuple):
+    """Where a parameter's channels are: an axis, of so many segments, each of which is sliced on its own."""
+
+    axis: int = 0
+    segments: int = 1
 
 
 class GroupDecay:
     """Decays a module's parameters just before a step of the optimiser, whose own weight decay must be 0.
 
-    Convolutions (by output channel) and one-dimensional parameters of `grouped` are decayed in groups of channels, all
-    other parameters of `module` uniformly. The paper's lambda is half of `weight_decay`, so that alpha = 0 equals the
-    weight decay of torch's optimisers.
+    The paper's lambda is half of `weight_decay`, so that alpha = 0 equals the weight decay of torch's optimisers.
+
+    Args:
+        module: Of which all parameters that learn are decayed.
+        grouped: Those that are decayed in groups of channels; all others are decayed uniformly.
+        weight_decay: Of the first group.
+        groups: The paper's G.
+        alpha: By which fraction each group is decayed less than the one before it.
     """
 
-    def __init__(self, module: nn.Module, grouped: nn.Module, weight_decay: float, groups: int, alpha: float) -> None:
-        in_groups = {id(parameter) for parameter in grouped.parameters() if parameter.ndim != 2}
+    def __init__(
+        self,
+        module: nn.Module,
+        grouped: Mapping[Tensor, Channels],
+        weight_decay: float,
+        groups: int,
+        alpha: float,
+    ) -> None:
         self.weight_decay = weight_decay
         self.parameters: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.relief = {
-            parameter: share_like(
-                parameter,
-                (weight_decay * alpha * group_of(parameter.shape[0], groups).double())
-                .to(parameter)
-                .view(-1, *[1] * (parameter.ndim - 1)),
-            )
+            parameter: share_like(parameter, weight_decay * alpha * relief(parameter, grouped[parameter], groups))
             for parameter in self.parameters
-            if alpha and id(parameter) in in_groups
+            if alpha and parameter in grouped
         }
 
     @torch.no_grad()
@@ -49,6 +67,38 @@ class GroupDecay:
             if parameter.grad is not None:
                 relief = share * self.relief[parameter] if parameter in self.relief else 0.0
                 parameter.mul_(1 - lr * (self.weight_decay - relief))
+
+
+def sliced_channels(net: Slimmable) -> dict[Tensor, Channels]:
+    """The parameters that narrower networks have slices of, and the channels by which later ones are used less.
+
+    Those are the output channels where these are sliced, as of convolutions, linear layers, norms and biases, else the
+    axis that is. Of an individual network, which has no narrower ones, they are as in the authors' code: the output
+    channels of all but two-dimensional weights.
+    """
+    narrow = tensors_of(net.skeleton(net.min_width))
+    segments_of = getattr(net.family, "segments", lambda _: ())
+    found: dict[Tensor, Channels] = {}
+    for name, parameter in net.full.named_parameters():
+        segments = (*segments_of(name), *[1] * parameter.ndim)
+        for axis, (small, large) in enumerate(zip(narrow[name].shape, parameter.shape, strict=True)):
+            if small < large:
+                found[parameter] = Channels(axis, segments[axis])
+                break
+    return found or output_channels(net.full)
+
+
+def output_channels(module: nn.Module) -> dict[Tensor, Channels]:
+    return {parameter: Channels() for parameter in module.parameters() if parameter.ndim != 2}
+
+
+def relief(parameter: Tensor, channels: Channels, groups: int) -> Tensor:
+    """The group of each of a parameter's channels, in a shape that fits it, with all of its rows (see `share_like`)."""
+    count = parameter.shape[channels.axis] // channels.segments
+    numbers = group_of(count, groups).repeat(channels.segments).double().to(parameter.device, parameter.dtype)
+    shape = [1] * parameter.ndim
+    shape[channels.axis] = -1
+    return numbers.view(shape).expand(parameter.shape[0], *[-1] * (parameter.ndim - 1)).contiguous()
 
 
 def gradients_of(parameters: list[Tensor]) -> list[Tensor]:

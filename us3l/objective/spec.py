@@ -19,9 +19,10 @@ class Objective:
     """Loss of the full network. infonce: NT-Xent of the two views. mse: negative cosine similarity through a predictor
     (the paper's MSE). moco: InfoNCE against the momentum teacher, negatives from a queue. mocov3: the same through a
     predictor, negatives from the batch. cross-entropy: with labels. seed, seed-mse: imitate a pretrained --teacher."""
-    distill_loss: Literal["own", "mse", "infonce", "soft"] = "mse"
-    """Loss of the sub-networks: the base loss on their own outputs, or imitation by any of these losses
-    (soft: cross-entropy with the target's class probabilities)."""
+    distill_loss: Literal["own", "mse", "infonce", "nt-xent", "soft"] = "mse"
+    """Loss of the sub-networks: the base loss on their own outputs, or imitation by any of these losses (infonce: the
+    paper's equation 7, negatives are the other targets; nt-xent: the authors' code, also the other outputs; soft:
+    cross-entropy with the target's class probabilities)."""
     head: Literal["none", "shared", "new"] = "new"
     """What sub-networks pass through to imitate: nothing, the base loss's predictor, or a head of their own."""
     momentum_base: bool = True
@@ -45,7 +46,9 @@ class Objective:
     dim: int = 2048
     """Dimension of the embedding that the losses compare."""
     final_norm: bool = False
-    """End projector and heads with a batch norm, as MoCo v3 does."""
+    """End projector and heads with a batch norm without weights, as MoCo v3 does."""
+    projector_norm: bool = False
+    """End the projector alone with one, as SimSiam does."""
     samples: int = 3
     """Networks run on each batch, the full one included."""
     sandwich: bool = True
@@ -63,7 +66,8 @@ class Objective:
     alpha: float = 0.05
     """Each group of channels is decayed by this fraction less than the one before it; 0 is plain weight decay."""
     alpha_ramp: tuple[float, float] | None = None
-    """Let alpha rise from 0 between these shares of training (the authors' code: 0 0.5, or 0.5 1 for ResNet-50)."""
+    """Let alpha rise from 0 between these shares of training. The authors' code: 0 0.5 for ResNet-18; for ResNet-50 and
+    MobileNetV2 0.5 0.5, with which alpha jumps to its full value at half time. The paper has no ramp."""
 
     def __post_init__(self) -> None:
         for name in ("base_loss", "distill_loss", "head", "update", "teacher_schedule"):
@@ -72,12 +76,11 @@ class Objective:
                 raise UserError(f"{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, allowed))}")
         begin, end = self.alpha_ramp or (0.0, 1.0)
         checks = {
-            f"head='shared' needs a predictor to share, as mse and mocov3 have: base_loss={self.base_loss!r}": (
+            f"head='shared' needs a predictor to share, which base_loss={self.base_loss!r} has not": (
                 self.head != "shared" or self.predicts
             ),
-            f"head={self.head!r} serves imitation, so it needs distill_loss='mse' or 'infonce'; or head='none'": (
-                self.head == "none" or self.distill_loss in ("mse", "infonce")
-            ),
+            f"head={self.head!r} serves imitation, so it needs distill_loss='mse', 'infonce' or 'nt-xent'; or "
+            "head='none'": (self.head == "none" or self.distill_loss in ("mse", "infonce", "nt-xent")),
             f"base_loss={self.base_loss!r} compares with the momentum teacher: it needs momentum_base": (
                 self.base_loss not in ("moco", "mocov3") or self.momentum_base
             ),
@@ -94,7 +97,10 @@ class Objective:
                 self.temperature > 0 and self.teacher_temperature > 0
             ),
             f"queue={self.queue} must be at least 1": self.queue >= 1,
-            f"alpha_ramp={self.alpha_ramp} must be two rising shares of training, from 0 to 1": 0 <= begin < end <= 1,
+            f"alpha_ramp={self.alpha_ramp} must be two shares of training in order, from 0 to 1": 0
+            <= begin
+            <= end
+            <= 1,
             f"teacher_momentum={self.teacher_momentum} must lie from 0 to 1": 0 <= self.teacher_momentum <= 1,
             f"hidden={self.hidden}, predictor={self.predictor} and dim={self.dim} must be positive": (
                 min(self.hidden, self.predictor, self.dim) > 0
@@ -125,7 +131,7 @@ class Objective:
     @property
     def predicts(self) -> bool:
         """Whether the base loss has a predictor."""
-        return self.base_loss in ("mse", "mocov3")
+        return self.base_loss in ("mse", "mocov3", "seed-mse")
 
     @property
     def queues(self) -> bool:
@@ -134,7 +140,7 @@ class Objective:
     @property
     def views(self) -> int:
         """Views of an image in a step."""
-        return 1 if self.supervised or self.frozen_teacher else 2
+        return 1 if self.supervised or self.base_loss == "seed" else 2
 
     @property
     def sub_loss(self) -> str:

@@ -53,7 +53,8 @@ def loss_design(row: Row) -> dict[str, Any]:
         "base_loss": base,
         "distill_loss": {"no": "own", "MSE": "mse", "InfoNCE": "infonce"}[row["Distill Loss"]],
         "head": head,
-        "momentum_base": yes(row["Momentum Target Base model"]),
+        "momentum_base": (momentum := yes(row["Momentum Target Base model"])),
+        "projector_norm": base == "mse" and not momentum,  # SimSiam's, in the authors' code
         "momentum_sub": yes(row["Sub model"]),
     }
 

@@ -77,10 +77,16 @@ FACTORS = {
     "mse": Factors(1 / 5, 5),  # SimSiam and BYOL in `appendix-details`
     "moco": Factors(1 / 8),  # MoCo's own 0.03 for a batch of 256
     "cross-entropy": Factors(1 / 5, 5, 1 / 2),  # as is usual on CIFAR; the paper does not say
-    "seed": Factors(1 / 10, epochs=1 / 2),  # the authors' code: 0.05 and 200 epochs
-    "seed-mse": Factors(1 / 10, epochs=1 / 2),
+    "seed": Factors(1 / 10, epochs=1 / 2),  # the authors' code: 0.05, 1e-4, 200 epochs
+    "seed-mse": Factors(1 / 10, 5),  # the authors' code: 0.05, 5e-4, 400 epochs
 }
 """Learning rate, weight decay and epochs of the paper's baselines, as factors of those of its InfoNCE methods."""
+RESNET50 = FACTORS | dict.fromkeys(("seed", "seed-mse"), Factors(1 / 5, 5))  # the authors' code: 0.05, 5e-4, 400 epochs
+
+
+CROPS_AND_FLIPS: dict[str, Any] = {
+    "jitter": 0.0, "grey": 0.0, "blur": 0.0, "second_blur": None, "solarise": 0.0, "second_solarise": None
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,8 @@ class Recipe:
     """Use only so many of the images."""
     seed: int = 0
     """Decides the first weights, the order of the images, the views and the widths."""
+    follow_base_loss: bool = True
+    """Let another base loss change learning rate, weight decay and epochs, as in the paper's settings for CIFAR."""
     calibration: int = 2048
     """Training images on which batch-norm statistics are collected at the end."""
 
@@ -135,7 +143,9 @@ class Recipe:
         Args:
             base_loss: The base loss to come. The objective stays as it is.
         """
-        old, new = (FACTORS.get(name, Factors()) for name in (self.objective.base_loss, base_loss))
+        factors = RESNET50 if self.network.backbone == "resnet50" else FACTORS
+        factors = factors if self.follow_base_loss else {}
+        old, new = (factors.get(name, Factors()) for name in (self.objective.base_loss, base_loss))
         supervised = base_loss == "cross-entropy"
         return replace(
             self,
@@ -145,7 +155,7 @@ class Recipe:
                 weight_decay=times(self.optimiser.weight_decay, new.weight_decay / old.weight_decay),
             ),
             epochs=max(1, round(self.epochs * (new.epochs / old.epochs))),
-            views=replace(self.views, jitter=0.0, grey=0.0, blur=0.0) if supervised else self.views,
+            views=replace(self.views, **CROPS_AND_FLIPS) if supervised else self.views,
         )
 
 
@@ -176,19 +186,25 @@ IMAGENET = replace(
     views=Views(size=224, blur=0.5),
     objective=Objective(queue=65536),
     epochs=100,
+    follow_base_loss=False,  # the paper has one learning rate and one weight decay for ImageNet
 ).with_method("us3l-byol")
 IMAGENET_50 = replace(IMAGENET, network=replace(IMAGENET.network, backbone="resnet50"))
 VIT = replace(
     CIFAR.with_method("us3l-mocov3"),
     network=Network("vit_tiny", stem="imagenet", heads=6),
-    views=Views(size=224),
+    views=Views(224, (0.08, 1.0), saturation=0.2, blur=1.0, second_blur=0.1, second_solarise=0.2),  # MoCo v3's
     optimiser=Optimiser("adamw", lr=3e-4, warmup=40, weight_decay=0.1),
     epochs=300,
 )
-VIT = replace(VIT, objective=replace(VIT.objective, hidden=4096, predictor=4096, dim=256))
+VIT = replace(VIT, objective=replace(VIT.objective, dim=256))
 VIT_SMALL = replace(VIT, network=replace(VIT.network, backbone="vit_small", heads=12))
 MINI = mini(CIFAR)
-MINI_IMAGENET = replace(mini(IMAGENET), views=replace(IMAGENET.views, size=64))
+MINI_IMAGENET = replace(
+    mini(IMAGENET),
+    views=replace(IMAGENET.views, size=64),
+    optimiser=MINI.with_method("us3l-byol").optimiser,  # ImageNet's is for 1.3 million images
+    follow_base_loss=True,
+)
 MINI_VIT = replace(
     mini(VIT),
     network=Network("vit_tiny", base=32, heads=6, depth=6),

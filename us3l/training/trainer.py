@@ -22,7 +22,7 @@ from us3l.distributed.sharding import load_module, load_optimiser, local, whole
 from us3l.errors import UserError
 from us3l.families import create, options_for
 from us3l.objective.learner import Learner, Targets
-from us3l.objective.regularise import GroupDecay
+from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
 from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
@@ -79,7 +79,7 @@ class Trainer:
         optimiser = new_optimiser(recipe.optimiser, self.learner, fabric.device)  # of the shares, if there are any
         self.optimiser: Any = fabric.setup_optimizers(optimiser)
         objective, weight_decay = recipe.objective, recipe.optimiser.weight_decay
-        self.decay = GroupDecay(self.learner, net, weight_decay, objective.groups, objective.alpha)
+        self.decay = GroupDecay(self.learner, sliced_channels(net), weight_decay, objective.groups, objective.alpha)
         # A hook, because with scaled gradients (16-mixed) they have their true size only just before the step.
         optimiser.register_step_pre_hook(lambda *_: self.apply_decay())
 
@@ -97,8 +97,9 @@ class Trainer:
         return optimiser.lr * (1 + math.cos(math.pi * (step - warmup) / (self.steps - warmup))) / 2
 
     def apply_decay(self) -> None:
-        begin, end = self.recipe.objective.alpha_ramp or (-1.0, 0.0)
-        share = min(max((self.step / self.steps - begin) / (end - begin), 0.0), 1.0)
+        begin, end = self.recipe.objective.alpha_ramp or (0.0, 0.0)
+        done = self.step / self.steps
+        share = 1.0 if done >= end else max((done - begin) / (end - begin), 0.0)
         if self.recipe.optimiser.algorithm == "adamw":
             self.decay.shrink(self.learning_rate(self.step), share)
         else:
