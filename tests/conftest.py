@@ -44,5 +44,5 @@ def pretrained(tmp_path_factory) -> str:
     net = us3l.create("mobilenet_v2", stem="cifar", base=8)
     us3l.calibrate(net, torch.randn(32, 3, 8, 8), widths=[1.0])
     net.save(folder / "model")
-    save_projector(folder, projector(160, 16, 12), torch.randn(64, 160))
+    save_projector(folder / "projector.safetensors", projector(160, 16, 12), torch.randn(64, 160))
     return str(folder)

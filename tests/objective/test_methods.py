@@ -106,7 +106,7 @@ def test_a_projector_keeps_the_statistics_of_its_features(tmp_path):
     torch.manual_seed(0)
     head, features = projector(10, 8, 6, final_norm=True), torch.randn(50, 10)
     expected = head(features)
-    save_projector(tmp_path, head, features)
+    save_projector(tmp_path / "projector.safetensors", head, features)
     loaded = read_projector(read_tensors(tmp_path / "projector.safetensors"), "it").eval()
     # Batch norm divides by the biased variance while it trains, and keeps the unbiased one.
     torch.testing.assert_close(loaded(features), expected, rtol=0.05, atol=0.05)
