@@ -4,7 +4,7 @@ import pytest
 
 from us3l.cli import pretrain as command
 from us3l.cli.main import main
-from us3l.training.recipes import CIFAR, named
+from us3l.training.recipes import CIFAR, MINI, named
 
 
 @pytest.fixture
@@ -31,4 +31,5 @@ def test_what_is_given_stays(configured):
     told = configured("--base-loss", "mse", "--lr", "0.2", "--epochs", "7")
     assert (told.optimiser.lr, told.epochs) == (0.2, 7)
     assert told.optimiser.weight_decay == 5 * named("mini").optimiser.weight_decay
-    assert configured("--base-loss", "infonce") == named("mini")
+    same = configured("--base-loss", "infonce")
+    assert (same.objective, same.optimiser, same.epochs) == (MINI.objective, MINI.optimiser, MINI.epochs)

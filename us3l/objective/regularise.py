@@ -77,10 +77,9 @@ def sliced_channels(net: Slimmable) -> dict[Tensor, Channels]:
     channels of all but two-dimensional weights.
     """
     narrow = tensors_of(net.skeleton(net.min_width))
-    segments_of = getattr(net.family, "segments", lambda _: ())
     found: dict[Tensor, Channels] = {}
     for name, parameter in net.full.named_parameters():
-        segments = (*segments_of(name), *[1] * parameter.ndim)
+        segments = (*net.family.segments(name), *[1] * parameter.ndim)
         for axis, (small, large) in enumerate(zip(narrow[name].shape, parameter.shape, strict=True)):
             if small < large:
                 found[parameter] = Channels(axis, segments[axis])
