@@ -53,7 +53,69 @@ def test_unequal_evaluations_are_pointed_out(runs, tmp_path, capsys):
     path = tmp_path / "second" / "eval" / "photos.json"
     path.write_text(path.read_text().replace("100,", "200,"))
     assert main(runs) == 0
-    assert "take care: the runs' evaluations differ in train_images" in capsys.readouterr().out
+    assert "take care: evaluated with different train_images (first 100, second 200)" in capsys.readouterr().out
+
+
+def config(folder, seed, **recipe):
+    recipe = {"seed": seed, "images": 100, "views": {"size": 32}} | recipe
+    (folder / "config.yaml").write_text(json.dumps({"data": "photos", "recipe": recipe, "machine": {"devices": seed}}))
+
+
+def evaluated(folder, linear):
+    (folder / "eval").mkdir(parents=True)
+    row = {"width": 1.0, "params": 10, "macs": 20, "linear": linear}
+    (folder / "eval" / "photos.json").write_text(json.dumps({"data": "photos", "protocol": "fast", "widths": [row]}))
+
+
+def test_seeds_are_one_column_with_mean_and_deviation(tmp_path, capsys):
+    for seed, linear in enumerate((50.0, 52.0, 54.0)):
+        evaluated(tmp_path / f"us3l-{seed}", linear)
+        config(tmp_path / f"us3l-{seed}", seed)
+    evaluated(tmp_path / "other", 55.0)
+    config(tmp_path / "other", 0, epochs=3)
+    folders = [str(tmp_path / name) for name in ("us3l-0", "us3l-1", "us3l-2", "other")]
+    assert main([*folders, "--out", str(tmp_path / "a.csv"), str(tmp_path / "a.json"), str(tmp_path / "a.png")]) == 0
+    output = capsys.readouterr().out
+    assert "3 seeds" in output
+    assert "take care" not in output
+    assert ["1x", "52.0", "±", "2.0", "55.0", "+3.0"] in [line.split() for line in output.splitlines()]
+    with open(tmp_path / "a.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert row == {"width": "1.0", "us3l": "52.0", "us3l deviation": "2.0", "us3l runs": "3", "other": "55.0"}
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert (content["runs"]["us3l"][0]["mean"], content["runs"]["us3l"][0]["deviation"]) == (52.0, 2.0)
+
+
+def test_the_same_seed_twice_is_not_two_samples(tmp_path, capsys):
+    for name in ("first", "second"):
+        evaluated(tmp_path / name, 50.0)
+        config(tmp_path / name, 0)
+    assert main([str(tmp_path / "first"), str(tmp_path / "second")]) == 0
+    output = capsys.readouterr().out
+    assert "seeds" not in output
+    assert "second" in output
+
+
+def test_runs_on_other_images_are_pointed_out(tmp_path, capsys):
+    for name, linear, images, size in (("small", 50.0, 100, 32), ("large", 60.0, 200, 64)):
+        evaluated(tmp_path / name, linear)
+        config(tmp_path / name, 0, images=images, views={"size": size})
+    assert main([str(tmp_path / "small"), str(tmp_path / "large")]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "take care: pre-trained on different numbers of images (small 100, large 200)" in output
+    assert "take care: pre-trained at different sizes (small 32, large 64)" in output
+
+
+def test_of_several_protocols_the_fast_one_counts(tmp_path, capsys):
+    for name in ("first", "second"):
+        evaluated(tmp_path / name, 50.0)
+        record = json.loads((tmp_path / name / "eval" / "photos.json").read_text())
+        record |= {"protocol": "finetune", "widths": [{"width": 1.0, "params": 1, "macs": 1, "finetuned": 70.0}]}
+        (tmp_path / name / "eval" / "photos-finetune.json").write_text(json.dumps(record))
+    assert main([str(tmp_path / "first"), str(tmp_path / "second")]) == 0
+    output = capsys.readouterr().out
+    assert "photos: top-1 accuracy by linear probe" in output
+    assert "70.0" not in output
 
 
 def test_runs_that_cannot_be_compared(runs, tmp_path):
@@ -69,8 +131,8 @@ def test_runs_that_cannot_be_compared(runs, tmp_path):
         ([], "RUN RUN"),
         ([runs[0], str(tmp_path / "empty")], "empty has no evaluation: us3l evaluate"),
         ([runs[0], str(tmp_path / "other")], r"no evaluation in common \(.*birds"),
-        (runs, "several evaluations in common, more, photos: choose one by --data"),
-        ([*runs, "--data", "birds"], r"there is no file .*birds\.json"),
+        (runs, "evaluations of several data sets, more, photos: say which counts"),
+        ([*runs, "--data", "birds"], "has no evaluation 'birds', only more, photos"),
         ([runs[0], runs[0], "--data", "photos"], "given twice"),
         ([runs[0], str(tmp_path / "bad"), "--data", "photos"], "must be a list"),
         ([str(tmp_path / "other")], "no kind of accuracy in common"),

@@ -62,7 +62,8 @@ def test_results_as_table_json_pictures_and_probes(run, capsys):
     assert files == {"digits.json", "digits.png", "digits-costs.png", "digits.probes.safetensors"}
     output = capsys.readouterr().out
     assert "0.5x" in output
-    assert "95 % intervals are within ±" in output
+    assert "± is the 95 % interval for 50 test images" in output
+    assert max(map(len, output.splitlines()[:6])) <= 80
     found = read(run, "digits")
     results = from_json(found["widths"])
     assert [result.width for result in results] == [1.0, 0.5]

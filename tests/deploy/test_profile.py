@@ -99,7 +99,7 @@ def test_knn_serves_where_there_is_no_linear_probe(small, run):
 def test_several_evaluations_need_a_name(small, run):
     run("pets", [{"width": 1.0, "linear": 70.0}])
     folder = run("dtd", [{"width": 1.0, "linear": 40.0}])
-    with pytest.raises(UserError, match="was evaluated on dtd, pets: say which counts, --data dtd"):
+    with pytest.raises(UserError, match="several data sets, dtd, pets: say which counts"):
         read_accuracies(small, folder)
     assert read_accuracies(small, folder, "pets").percent == {1.0: 70.0}
     with pytest.raises(UserError, match=r"has no cars.json: us3l evaluate"):

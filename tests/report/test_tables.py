@@ -121,10 +121,15 @@ def test_few_labels_with_their_deviation():
     assert any(line.split() == ["0.5x", "5.0", "±", "1.2", "5.1", "±", "1.2"] for line in lines)
 
 
-def test_uncertainty_is_the_worst():
+def test_intervals_stand_beside_accuracies():
+    scores = {1.0: {"knn": Score(60.0, None, 58, 62.2, ())}}
+    (column,) = [one for one in results_table([FULL], scores=scores).columns if one.header == "kNN\n%"]
+    assert list(column.cells) == ["60.0 ±2.1"]
+
+
+def test_uncertainty():
     scores = {1.0: {"knn": Score(50, None, 48, 52, ()), "linear": Score(50, None, 47, 53, (), 0.7, 3)}}
-    assert uncertainty({1.0: {"knn": scores[1.0]["knn"]}}, 1234).endswith("±2.0 points (1,234 test images)")
-    assert "±3.0 points" in uncertainty(scores, 10)
+    assert "± is the 95 % interval for 1,234 test images" in uncertainty(scores, 1234)
     assert "at most 0.7" in uncertainty(scores, 10)
 
 

@@ -15,6 +15,7 @@ from us3l.run.evaluations import (
     find_evaluation,
     read_evaluation,
     settle,
+    usual_evaluation,
     write_evaluation,
 )
 from us3l.run.identity import DataIdentity
@@ -192,3 +193,15 @@ def test_widths_that_are_calibrated_later_do_not_matter_but_new_statistics_do(ru
     net.save(run.model, overwrite=True)
     with pytest.raises(UserError, match="whose statistics differ"):
         _ = run.evaluations
+
+
+def test_the_evaluation_that_counts_when_none_is_named():
+    def record(name: str, data: str, protocol: str, date: str = "") -> EvaluationRecord:
+        return EvaluationRecord(name, [], data=data, protocol=protocol, date=date)
+
+    finetuned, fast = record("a-finetune", "photos", "finetune", "2026-02"), record("b", "photos", "fast", "2026-01")
+    assert usual_evaluation({one.name: one for one in (finetuned, fast)}) is fast
+    newer = record("c", "photos", "fast", "2026-03")
+    assert usual_evaluation({one.name: one for one in (finetuned, fast, newer)}) is newer
+    with pytest.raises(UserError, match="several data sets, b, d: say which counts"):
+        usual_evaluation({one.name: one for one in (fast, record("d", "pets", "fast"))})

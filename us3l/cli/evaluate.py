@@ -109,7 +109,7 @@ def show(console: Console, run: Run, record: EvaluationRecord) -> None:
     title = f"{record.name}: {record.train_images:,} images to learn from, {record.test_images:,} to test"
     accuracy_figure(record.widths, f"{base}.png", title)
     cost_figure(lines_of(record.widths), f"{base}-costs.png", title)
-    console.print(results_table(record.widths))
+    console.print(results_table(record.widths, scores=record.scores))
     if record.few_labels:
         console.print("linear probe from a share of the labels, %")
         console.print(few_labels_table(record.few_labels))

@@ -23,7 +23,7 @@ from us3l.deploy.timing import percentile, take_turns
 from us3l.errors import UserError
 from us3l.files import finite, parse_json, read_bytes, read_json, write_json, write_text
 from us3l.run import Run as RunFolder
-from us3l.run.evaluations import read_evaluations
+from us3l.run.evaluations import read_evaluations, usual_evaluation
 from us3l.slimmable import Slimmable
 
 Progress = Callable[[int], None]
@@ -134,15 +134,13 @@ def ready(net: Slimmable, width: float, backend: Backend, size: int, threads: in
 
 
 def read_accuracies(net: Slimmable, run: Path, data: str | None = None) -> Accuracies | None:
-    """What `us3l evaluate` left in the run's folder: on that data, or on the only one; None if there is nothing."""
+    """What `us3l evaluate` left in the run's folder: that of a name, or the usual one; None if there is nothing."""
     found = read_evaluations(RunFolder(run))
     if data is not None and data not in found:
         raise UserError(f"{run / 'eval'} has no {data}.json: us3l evaluate {run} --data ... first")
-    if data is None and len(found) > 1:
-        raise UserError(f"{run} was evaluated on {', '.join(found)}: say which counts, --data {next(iter(found))}")
     if not found:
         return None
-    record = found[data or next(iter(found))]
+    record = usual_evaluation(found) if data is None else found[data]
     if (metric := record.metric) is None:
         return None
     percent = {net.canonical(width): value for width, value in record.percent(metric).items()}

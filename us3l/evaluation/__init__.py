@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from us3l.evaluation.comparing import Comparison as Comparison
+    from us3l.evaluation.comparing import compare_runs as compare_runs
     from us3l.evaluation.features import embed as embed
     from us3l.evaluation.finetuned import finetuned_network as finetuned_network
     from us3l.evaluation.frozen import evaluate_frozen as evaluate_frozen
@@ -31,6 +33,8 @@ _HOMES = {
     "evaluate_paper": "trained",
     "evaluate_finetuned": "trained",
     "finetuned_network": "finetuned",
+    "compare_runs": "comparing",
+    "Comparison": "comparing",
     "Training": "protocols",
     "embed": "features",
     "knn": "neighbours",

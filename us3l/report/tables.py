@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich import box
 from rich.table import Table
 
+from us3l.evaluation.comparing import Comparison
 from us3l.run.evaluations import FewLabels, Score, WidthResult
 
 
@@ -21,21 +22,30 @@ def human(count: float) -> str:
     return f"{count:#.3g}".rstrip(".") + unit if unit else f"{count:.0f}"
 
 
-def results_table(results: Sequence[WidthResult], title: str | None = None) -> Table:
-    """One row a width; each accuracy stands beside its untrained floor and the gain over it.
+Scores = Mapping[float, Mapping[str, Score]]
+"""By width, then by the kind of accuracy."""
+
+
+def results_table(results: Sequence[WidthResult], title: str | None = None, scores: Scores | None = None) -> Table:
+    """One row per width; each accuracy stands beside its untrained floor and the gain over it.
 
     Columns without any number are left out, and so is top-5 accuracy where floors take its room. Print it by
     `rich.console.Console().print(...)`.
+
+    Args:
+        results: What was found at each width.
+        title: Above the table.
+        scores: For the half-width of each accuracy's 95 % interval, as in "61.2 ±0.9".
 
     >>> table = results_table([WidthResult(0.5, 2_800_000, 140_000_000, knn=61.25, knn_untrained=30.0)])
     >>> [str(column.header) for column in table.columns]
     ['width', 'params', 'MACs', 'kNN\\n%', 'un-\\ntrained', 'gain']
     """
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     cells = []
     narrow = any(result.knn_untrained is not None or result.linear_untrained is not None for result in results)
     for header, style, cell in COLUMNS if narrow else COLUMNS + TOP5:
-        column = [cell(result) for result in results]
+        column = [cell(result, (scores or {}).get(result.width, {})) for result in results]
         if any(column):
             table.add_column(header, style, justify="right", no_wrap=True)
             cells.append(column)
@@ -52,31 +62,41 @@ def _gain(accuracy: float | None, floor: float | None) -> str:
     return "" if accuracy is None or floor is None else f"{accuracy - floor:+.1f}"
 
 
+Cell = Callable[[WidthResult, Mapping[str, Score]], str]
+
+
+def _accuracy(kind: str) -> Cell:
+    def cell(result: WidthResult, scores: Mapping[str, Score]) -> str:
+        value, score = getattr(result, kind), scores.get(kind)
+        return _percent(value) + (f" ±{(score.high - score.low) / 2:.1f}" if value is not None and score else "")
+
+    return cell
+
+
 # The headers are cut so that all columns of kNN and linear probe with their floors fit into 80 characters.
-COLUMNS: list[tuple[str, str, Callable[[WidthResult], str]]] = [
-    ("width", "bold", lambda result: f"{result.width:.4g}x"),
-    ("params", "", lambda result: human(result.params)),
-    ("MACs", "", lambda result: human(result.macs)),
-    ("kNN\n%", "bold", lambda result: _percent(result.knn)),
-    ("un-\ntrained", "dim", lambda result: _percent(result.knn_untrained)),
-    ("gain", "green", lambda result: _gain(result.knn, result.knn_untrained)),
-    ("linear\n%", "bold", lambda result: _percent(result.linear)),
-    ("un-\ntrained", "dim", lambda result: _percent(result.linear_untrained)),
-    ("gain", "green", lambda result: _gain(result.linear, result.linear_untrained)),
-    ("fine-\ntuned %", "bold", lambda result: _percent(result.finetuned)),
+COLUMNS: list[tuple[str, str, Cell]] = [
+    ("width", "bold", lambda result, _: f"{result.width:.4g}x"),
+    ("params", "", lambda result, _: human(result.params)),
+    ("MACs", "", lambda result, _: human(result.macs)),
+    ("kNN\n%", "bold", _accuracy("knn")),
+    ("un-\ntrained", "dim", lambda result, _: _percent(result.knn_untrained)),
+    ("gain", "green", lambda result, _: _gain(result.knn, result.knn_untrained)),
+    ("linear\n%", "bold", _accuracy("linear")),
+    ("un-\ntrained", "dim", lambda result, _: _percent(result.linear_untrained)),
+    ("gain", "green", lambda result, _: _gain(result.linear, result.linear_untrained)),
+    ("fine-\ntuned %", "bold", _accuracy("finetuned")),
 ]
-TOP5: list[tuple[str, str, Callable[[WidthResult], str]]] = [
-    ("kNN\ntop-5 %", "", lambda result: _percent(result.knn_top5)),
-    ("linear\ntop-5 %", "", lambda result: _percent(result.linear_top5)),
-    ("fine-tuned\ntop-5 %", "", lambda result: _percent(result.finetuned_top5)),
+TOP5: list[tuple[str, str, Cell]] = [
+    ("kNN\ntop-5 %", "", lambda result, _: _percent(result.knn_top5)),
+    ("linear\ntop-5 %", "", lambda result, _: _percent(result.linear_top5)),
+    ("fine-tuned\ntop-5 %", "", lambda result, _: _percent(result.finetuned_top5)),
 ]
 
 
-def uncertainty(scores: Mapping[float, Mapping[str, Score]], images: int) -> str:
+def uncertainty(scores: Scores, images: int) -> str:
     """One line on how far the accuracies can be trusted."""
     found = [one for kinds in scores.values() for one in kinds.values()]
-    reach = max((one.high - one.low) / 2 for one in found)
-    text = f"95 % intervals are within ±{reach:.1f} points ({images:,} test images)"
+    text = f"± is the 95 % interval for {images:,} test images; other seeds of the pre-training may differ by more"
     deviations = [one.deviation for one in found if one.deviation is not None]
     return text + (f"; deviation over {found[0].seeds} seeds at most {max(deviations):.1f}" if deviations else "")
 
@@ -96,19 +116,24 @@ def few_labels_table(found: Sequence[FewLabels]) -> Table:
     return table
 
 
-def comparison_table(runs: Mapping[str, Sequence[WidthResult]], metric: str) -> Table:
-    """One row a width, one column a run, with the difference to the first."""
+def comparison_table(compared: Comparison) -> Table:
+    """One row per width, one column per run or group of seeds, with the difference to the first."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("width", "bold", justify="right")
-    first, *others = runs
-    table.add_column(first, justify="right")
-    for name in others:
-        table.add_column(name, justify="right")
-        table.add_column("+/-", "dim", justify="right")
-    for width, values in comparison(runs, metric).items():
-        cells = [_percent(values[first])]
-        for name in others:
-            cells += [_percent(values[name]), _gain(values[name], values[first])]
+    columns = [group.accuracies(compared.metric) for group in compared.groups]
+    for position, group in enumerate(compared.groups):
+        seeds = f"\n{len(group.records)} seeds" if len(group.records) > 1 else ""
+        table.add_column(f"{group.name}{seeds}", justify="right")
+        if position:
+            table.add_column("+/-", "dim", justify="right")
+    for width in compared.widths:
+        cells = []
+        for position, column in enumerate(columns):
+            found, first = column.get(width), columns[0].get(width)
+            spread = f" ± {found.deviation:.1f}" if found and found.deviation is not None else ""
+            cells.append(_percent(found.mean) + spread if found else "")
+            if position:
+                cells.append(_gain(found.mean if found else None, first.mean if first else None))
         table.add_row(f"{width:.4g}x", *cells)
     return table
 

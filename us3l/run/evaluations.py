@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from importlib.metadata import version
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 VERSION = 2  # of version 1, files name neither their version nor the weights
 METRICS = {"linear": "linear probe", "finetuned": "fine-tuning", "knn": "kNN"}
 """The kinds of accuracy and what they are called, the one to prefer first."""
+PROTOCOLS = ("fast", "paper", "finetune")
+"""The one to prefer first."""
 SETTINGS = ("protocol", "probe", "training", "size", "train_images", "test_images", "seeds")
 """What must be equal for two results to stand in one table."""
 
@@ -164,6 +166,26 @@ def find_evaluation(run: Run, data: str | Path, protocol: str) -> EvaluationReco
     """The evaluation of this data by this protocol, whatever its name; of several the newest."""
     fitting = [record for record in read_evaluations(run).values() if record.is_of(data, protocol)]
     return max(fitting, key=lambda record: record.date or "", default=None)
+
+
+def usual_evaluation(records: Mapping[str, EvaluationRecord]) -> EvaluationRecord:
+    """The evaluation that counts when none is named: of the protocols that one data set has, the first of `PROTOCOLS`.
+
+    Args:
+        records: By name; at least one.
+
+    Raises:
+        UserError: They are of several data sets.
+    """
+    sources = {record.identity.source if record.identity else record.data or name for name, record in records.items()}
+    if len(sources) > 1:
+        raise UserError(f"there are evaluations of several data sets, {', '.join(records)}: say which counts (data)")
+
+    def order(record: EvaluationRecord) -> int:
+        return PROTOCOLS.index(record.protocol) if record.protocol in PROTOCOLS else len(PROTOCOLS)
+
+    newest_first = sorted(records.values(), key=lambda record: record.date or "", reverse=True)
+    return min(newest_first, key=order)
 
 
 def settle(run: Run, record: EvaluationRecord, name: str | None = None, overwrite: bool = False) -> EvaluationRecord:
