@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import us3l
 from us3l.slimmable import batch_norms
@@ -373,3 +374,39 @@ def test_only_what_learns_takes_copies():
     with torch.no_grad():
         net.bind(0.5)
     assert [tensor.data_ptr() == net.full.weight.data_ptr() for tensor in taken] == [False, True]
+
+
+def test_finding_the_widths_of_a_family_without_signature_is_bounded_and_says_what_it_does(monkeypatch):
+    built = []
+
+    def many(width):
+        built.append(width)
+        return nn.Linear(4, round(100_000 * width))
+
+    net = us3l.Slimmable(many)
+    monkeypatch.setattr("us3l.slimmable.PATIENCE", 0)
+    with pytest.warns(UserWarning, match=r"give the family a `signature\(width\)`") as told:
+        assert 700 < len(net.widths) < 1100
+    assert len(told) == 1
+    assert len(built) < 2500
+    assert len(net.widths) == len({net.signature(width) for width in net.widths})
+
+
+class Drawn(TorchDispatchMode):
+    """Counts the operations that draw random values."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket in (torch.ops.aten.uniform_, torch.ops.aten.normal_)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("backbone", ["resnet18", "mobilenet_v2", "vit_tiny"])
+def test_skeletons_are_built_without_drawing_weights(backbone):
+    with torch.device("meta"), Drawn() as drawn:
+        net = us3l.create(backbone)
+    assert drawn.count > 10
+    with Drawn() as drawn:
+        assert next(net.skeleton(0.5).parameters()).is_meta
+    assert drawn.count == 0

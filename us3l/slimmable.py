@@ -7,6 +7,7 @@ tell about its networks.
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
@@ -23,6 +24,7 @@ from us3l.switchable import SwitchableNorms
 from us3l.tensors import (
     SegmentCopy,
     Watch,
+    WithoutFilling,
     assign,
     batch_norms,
     check_nested,
@@ -34,6 +36,9 @@ from us3l.tensors import (
     tensors_of,
 )
 from us3l.width import Width, decode, distinct_widths, encode
+
+COARSE = 1e-3  # how near to each other widths are tried where each must be built
+PATIENCE = 5  # seconds without a word
 
 Statistics = dict[str, Tensor]
 """Running means and variances of one network's batch norms, by their names in its state dict."""
@@ -136,12 +141,38 @@ class Slimmable(nn.Module):
 
     @cached_property
     def _canonical(self) -> dict[Hashable, float]:
-        widths = self.switchable or distinct_widths(self.signature, self.min_width, 1.0)
+        widths: Sequence[float] = self.switchable
+        if not widths and self.family.signature(1.0) is not None:
+            widths = distinct_widths(self.signature, self.min_width, 1.0)
+        elif not widths:
+            widths = distinct_widths(self._patiently(self.signature), self.min_width, 1.0, COARSE)
         return {self.signature(width): width for width in widths}
+
+    @staticmethod
+    def _patiently(signature: Callable[[Width], Hashable]) -> Callable[[Width], Hashable]:
+        """The same function, which tells what is going on if it is called for long."""
+        start = time.monotonic()
+
+        def patient(width: Width) -> Hashable:
+            nonlocal start
+            if time.monotonic() - start > PATIENCE:
+                start = math.inf
+                warnings.warn(
+                    "finding the distinct widths of this family takes long, because each width that is tried is built: "
+                    "give the family a `signature(width)`, a cheap summary of its shapes",
+                    stacklevel=2,
+                )
+            return signature(width)
+
+        return patient
 
     @property
     def widths(self) -> list[float]:
-        """One width for each distinct network in range, ascending."""
+        """One width for each distinct network in range, ascending.
+
+        Those of a family without `signature` are found by building networks, and only those that exist on a
+        thousandth of the range or more.
+        """
         return list(self._canonical.values())
 
     def among(self, widths: Sequence[float]) -> list[float]:
@@ -278,7 +309,7 @@ class Slimmable(nn.Module):
 
     def _build_skeleton(self, width: Width) -> nn.Module:
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), WithoutFilling():
                 return self.family(self.check(width))
         except (NotImplementedError, RuntimeError) as error:
             raise UserError(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from us3l.errors import UserError
 from us3l.width import Width
@@ -60,6 +62,25 @@ class SegmentCopy:
         if self.version != self.source._version and self.target.shape != self.source.shape:
             self.target.copy_(leading(self.source, self.target.shape, self.segments).detach())
         self.version = self.source._version
+
+
+class WithoutFilling(TorchFunctionMode):
+    """Where tensors have no memory, drawing their first values is skipped: it took most of the time of building."""
+
+    FILLS = frozenset(
+        getattr(Tensor, name)
+        for name in ("normal_", "uniform_", "fill_", "zero_", "copy_", "mul_", "add_", "clamp_", "erfinv_")
+    )
+
+    def __torch_function__(
+        self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in self.FILLS or getattr(func, "__module__", "") == nn.init.__name__:
+            target = args[0] if args else kwargs["tensor"]
+            if target.is_meta:
+                return target
+        return func(*args, **kwargs)
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

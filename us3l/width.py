@@ -41,11 +41,13 @@ def round_channels(channels: float, divisor: int = 8) -> int:
     return rounded + divisor if rounded < 0.9 * channels else rounded
 
 
-def distinct_widths(signature: Callable[[float], Hashable], low: float, high: float) -> list[float]:
+def distinct_widths(
+    signature: Callable[[float], Hashable], low: float, high: float, resolution: float = RESOLUTION
+) -> list[float]:
     """One width for each distinct network on [low, high], ascending: the ends themselves, else the roundest number.
 
     Sub-networks are nested, so channel counts never fall with the width: two widths of equal signature have only that
-    network between them, and bisection finds every step.
+    network between them, and bisection finds every step. Networks that exist on less than `resolution` may be missed.
     """
     known = {low: signature(low), high: signature(high)}
     starts: list[tuple[float, float]] = []  # (last width of one network, first width of the next)
@@ -53,7 +55,7 @@ def distinct_widths(signature: Callable[[float], Hashable], low: float, high: fl
     def search(left: float, right: float) -> None:
         if known[left] == known[right]:
             return
-        if right - left < RESOLUTION:
+        if right - left < resolution:
             starts.append((left, right))
             return
         middle = (left + right) / 2
