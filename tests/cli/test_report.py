@@ -44,7 +44,7 @@ def test_nothing_else_is_replaced_unasked(folder, tmp_path, capsys):
     out = tmp_path / "mine.html"
     out.write_text("mine")
     assert main(["report", str(folder), "--no-images", "--out", str(out)]) == 2
-    assert "mine.html already exists: choose another --out, or --overwrite" in capsys.readouterr().err
+    assert "mine.html already exists: choose another file, or overwrite it" in capsys.readouterr().err
     assert out.read_text() == "mine"
     assert main(["report", str(folder), "--no-images", "--out", str(out), "--overwrite"]) == 0
     assert facts_in(out)["title"] == "made"
@@ -61,6 +61,27 @@ def test_images_of_ones_own(folder, tmp_path):
     assert main(["report", str(folder), "--data", str(tmp_path / "photos")]) == 0
     gallery = facts_in(folder / "report.html")["runs"][0]["gallery"]
     assert (gallery["data"], gallery["count"], gallery["labelled"]) == ("photos", 24, False)
+    assert set(gallery["files"]) == {f"{number}.png" for number in range(24)}
+
+
+@pytest.mark.parametrize("name", ["a $x^ $ b", "[red]", "caf\udce9", "two\x1b[2J"])
+def test_odd_but_legal_names(tmp_path, name, capsys):
+    """From a folder of images to the page, and nothing of its name reaches the screen as a command."""
+    random = np.random.default_rng(0)
+    photos = tmp_path / name / "[photos] $"
+    for number in range(24):
+        place = photos / f"class {number % 2} [b] $" / f"{number} {name}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (20, 30, 3), dtype=np.uint8)).save(place)
+    run = tmp_path / "run"
+    assert main(["pretrain", str(photos), "--out", str(run), *TINY]) == 0
+    assert main(["evaluate", str(run), "--widths", "1", "0.5x", "--no-floor"]) == 0
+    assert main(["report", str(run)]) == 0
+    captured = capsys.readouterr()
+    assert "no page was made" not in captured.out
+    assert "\x1b" not in captured.out + captured.err
+    (facts,) = facts_in(run / "report.html")["runs"]
+    assert "class 0 [b] $" in facts["gallery"]["images"]
 
 
 def test_what_cannot_be_shown_is_left_out_with_the_reason(folder, tmp_path):
@@ -80,7 +101,7 @@ def test_bad_input(folder, tmp_path, capsys):
     for arguments, message in [
         ([], "say which runs to report on"),
         ([folder, folder], "a run is given twice"),
-        ([folder, tmp_path / "empty"], "several runs should go: --out FILE.html"),
+        ([folder, tmp_path / "empty"], "several runs should go: set out, such as compared.html"),
         ([tmp_path / "empty"], "empty is not a run: there is no config.yaml in it"),
         ([folder, "--out", tmp_path / "page.pdf"], "page.pdf: the page is written as .html"),
     ]:

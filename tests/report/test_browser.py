@@ -4,7 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
@@ -113,13 +115,58 @@ def test_the_slider_moves_everything_together(page):
     assert slider.get_attribute("aria-valuetext") == width
     assert narrower["Linear probe, digits"] == ["not evaluated", "nearest: 90.0 % at 1x"]
     assert narrower["Latency, ONNX Runtime"] == ["not timed", "nearest: 1 ms at 1x"]
-    for cost in ("Parameters", "MACs for an image", "Size of the weights"):
+    for cost in ("Parameters", "MACs per image", "Size of the weights"):
         assert narrower[cost] != full[cost]
         assert narrower[cost][1].endswith("% of 1x")
     assert float(page.execute_script(cursor)) < at
     slider.send_keys(Keys.HOME)
     assert tiles(page)["Linear probe, digits"] == ["60.0 %", "-30.0 points from 1x"]
     assert find(page, ".slider output").text == "0.25x"
+
+
+AXES = """
+return [...document.querySelectorAll("#training-0 .chart")].map((chart) => ({
+  title: chart.querySelector("h4").textContent,
+  y: [...chart.querySelectorAll("svg text[text-anchor=end]")].map((one) => one.textContent),
+  x: [...chart.querySelectorAll("svg text[text-anchor=middle]")].map((one) => one.textContent),
+}));
+"""
+
+
+def test_axes_do_not_exaggerate_and_name_each_value_once(page):
+    axes = {one["title"]: one for one in page.execute_script(AXES)}
+    assert [float(value) for value in axes["Collapse"]["y"]] == [0, 0.2, 0.4, 0.6, 0.8, 1]
+    assert [float(value) for value in axes["kNN accuracy"]["y"]] == [0, 20, 40, 60, 80, 100]
+    rates = [float(value) for value in axes["Learning rate"]["y"]]  # always 0.1
+    assert max(rates) - min(rates) < 0.02
+    for one in axes.values():
+        assert len(one["x"]) == len(set(one["x"])) > 1
+        assert len(one["y"]) == len(set(one["y"])) > 1
+
+
+def test_gauges_of_researchers_are_folded_away(page):
+    assert "Consistency: turn" not in [one["title"] for one in page.execute_script(AXES)]
+    fold = next(one for one in page.find_elements(By.CSS_SELECTOR, "#training-0 summary") if "research" in one.text)
+    fold.click()
+    page.execute_async_script("setTimeout(arguments[0], 100)")
+    assert "Consistency: turn" in [one["title"] for one in page.execute_script(AXES)]
+
+
+def test_neighbours_carry_the_names_of_their_files(browser, folder, tmp_path):
+    random = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for number in range(24):
+        pixels = random.integers(0, 255, (20, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"<b>{number}.png")
+    out = tmp_path / "page.html"
+    assert main(["report", str(folder), "--data", str(tmp_path / "photos"), "--out", str(out)]) == 0
+    show(browser, out)
+    assert find(browser, "#nearest-neighbours-0 .file").text == "<b>0.png"
+    assert find(browser, "#nearest-neighbours-0 .strip .thumb").get_attribute("title").startswith("<b>")
+    find(browser, "#nearest-neighbours-0 summary").click()
+    browser.execute_async_script("setTimeout(arguments[0], 100)")
+    assert len(find(browser, "#nearest-neighbours-0 .files").text.split("\n")) == 6
+    assert browser.execute_script(OVERFLOWING) == {"page": 0, "wide": []}
 
 
 def test_the_trade_off_can_be_chosen(page):
@@ -259,5 +306,5 @@ def test_several_runs_and_an_unfinished_one(browser, folder, tmp_path):
     legend = find(browser, "#compared .legend").text
     assert legend.split("\n") == ["<b>run", "other"]
     assert "is not finished" in find(browser, "#every-width-2").text
-    assert len(browser.find_elements(By.CSS_SELECTOR, "#training-2 .chart")) == 6
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#training-2 .chart")) == 5
     assert browser.execute_script(OVERFLOWING) == {"page": 0, "wide": []}

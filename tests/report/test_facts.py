@@ -35,6 +35,7 @@ def test_what_it_is(facts):
     assert facts["lead"].endswith("without labels, and runs at 8 widths, from 0.25x to 1x.")
     assert [one["label"] for one in facts["headlines"]][:2] == ["Accuracy at 1x", "Accuracy at 0.25x"]
     assert [one["value"] for one in facts["headlines"]][:2] == ["90.0 %", "60.0 %"]
+    assert facts["headlines"][0]["note"].endswith("95 % interval 80.0 to 84.0 %")
     provenance = dict(facts["provenance"])
     assert provenance["Seed"] == "0"
     assert len(provenance["Weights, SHA-256"]) == 64
@@ -49,14 +50,14 @@ def test_nothing_is_guessed_between_widths(facts):
     assert measured[0.25] == 60.0
     timed = dict(zip(facts["widths"], figures["Latency, ONNX Runtime"], strict=True))
     assert [value for value in timed.values() if value is not None] == [0.5, 1.0]  # one image, the median
-    for cost in ("Parameters", "MACs for an image", "Size of the weights", "Memory of activations"):
+    for cost in ("Parameters", "MACs per image", "Size of the weights", "Memory of activations"):
         assert figures[cost] == sorted(figures[cost])
 
 
 def test_the_pareto_front(facts, run):
     label = [figure["label"] for figure in facts["figures"]]
     fronts = {(label[one["accuracy"]], label[one["cost"]]): one["front"] for one in facts["trade_offs"]}
-    widths = [facts["widths"][index] for index in fronts["Linear probe, digits", "MACs for an image"]]
+    widths = [facts["widths"][index] for index in fronts["Linear probe, digits", "MACs per image"]]
     assert widths == [0.25, load_model(run.folder).canonical(0.5), 1.0]
     assert len(fronts["Linear probe, digits", "Latency, ONNX Runtime"]) == 2
     assert all(facts["figures"][one["accuracy"]]["kind"] == "percent" for one in facts["trade_offs"])

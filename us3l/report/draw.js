@@ -44,6 +44,12 @@ function ticks(low, high, wanted) {
   return Array.from({ length: count }, (_, index) => +((first + index) * step).toPrecision(12));
 }
 
+// Ticks with their labels, each label once.
+function distinct(values, text) {
+  const labels = values.map(text);
+  return values.map((value, index) => [value, labels[index]]).filter(([, label], index) => labels.indexOf(label) === index);
+}
+
 function logTicks(low, high, wanted) {
   const all = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
@@ -126,26 +132,29 @@ function draw(drawing, readout, spec, width) {
   const all = spec.series.flatMap((one) => one.points);
   const [xs, ys] = [all.map((point) => point[0]), all.map((point) => point[1])];
   if (spec.cursor) xs.push(spec.cursor.x);
-  const scale = (values, from, to, log, margin) => {
+  const scale = (values, from, to, log, margin, least, range = []) => {
     const f = log ? Math.log : (value) => value;
     let [low, high] = [f(Math.min(...values)), f(Math.max(...values))];
-    const room = (high - low) * margin || Math.abs(high) * 0.1 || 1;
+    // A change that is small beside the values must not look large.
+    const room = Math.max((high - low) * margin, ((least * Math.max(Math.abs(low), Math.abs(high))) - (high - low)) / 2) || 1;
     [low, high] = [low - room, high + room];
+    if (range.length) [low, high] = [Math.min(range[0], low + room), Math.max(range[1], high - room)];
     const back = log ? Math.exp : (value) => value;
     return { at: (value) => from + ((f(value) - low) / (high - low)) * (to - from), low: back(low), high: back(high) };
   };
   const dotted = spec.series.every((one) => one.points.length <= 30);
-  const x = scale(xs, left, width - right, spec.x.log, dotted ? 0.05 : 0);
-  const y = scale(ys, height - bottom, top, false, 0.12);
+  const x = scale(xs, left, width - right, spec.x.log, dotted ? 0.05 : 0, 0);
+  const y = scale(ys, height - bottom, top, false, 0.12, 0.1, spec.y.range);
   const parts = [];
-  for (const value of ticks(y.low, y.high, 5)) {
+  const label = ({ kind }) => (value) => (kind === "percent" ? `${+value.toFixed(2)}` : show(kind, value));
+  for (const [value, text] of distinct(ticks(y.low, y.high, 5), label(spec.y))) {
     parts.push(s("line", { class: "rule", x1: left, x2: width - right, y1: y.at(value), y2: y.at(value) }));
-    const label = spec.y.kind === "percent" ? `${+value.toFixed(2)}` : show(spec.y.kind, value);
-    parts.push(s("text", { x: left - 8, y: y.at(value) + 4, "text-anchor": "end" }, label));
+    parts.push(s("text", { x: left - 8, y: y.at(value) + 4, "text-anchor": "end" }, text));
   }
   const wanted = Math.max(2, Math.floor(width / 95));
-  for (const value of (spec.x.log ? logTicks : ticks)(x.low, x.high, wanted))
-    parts.push(s("text", { x: x.at(value), y: height - bottom + 18, "text-anchor": "middle" }, show(spec.x.kind, value)));
+  for (const [value, text] of distinct((spec.x.log ? logTicks : ticks)(x.low, x.high, wanted), (one) => show(spec.x.kind, one)))
+    if (spec.x.kind !== "step" || Number.isInteger(value))
+      parts.push(s("text", { x: x.at(value), y: height - bottom + 18, "text-anchor": "middle" }, text));
   const axis = spec.x.log ? `${spec.x.label} (log scale)` : spec.x.label;
   parts.push(s("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, axis));
   if (spec.cursor) {

@@ -126,6 +126,8 @@ def headlines(found: Sequence[EvaluationRecord]) -> list[Facts]:
             for result in ends:
                 floor = getattr(result, f"{metric}_untrained", None)
                 note = f"{what} on {one.name}" + (f", untrained {floor:.1f} %" if floor is not None else "")
+                score = one.scores.get(result.width, {}).get(metric)
+                note += f"; 95 % interval {score.low:.1f} to {score.high:.1f} %" if score else ""
                 value = f"{getattr(result, metric):.1f} %"
                 tiles.append({"label": f"Accuracy at {result.width:g}x", "value": value, "note": note})
             if len(ends) == 2 and ends[0].macs > ends[1].macs:
@@ -237,7 +239,7 @@ def width_figures(
                 figures.append(figure(f"{_titled(name)}, {one.name}", "percent", values, "not evaluated"))
     figures += [
         figure("Parameters", "count", {row.width: row.params for row in rows}),
-        figure("MACs for an image", "count", {row.width: row.macs for row in rows}),
+        figure("MACs per image", "count", {row.width: row.macs for row in rows}),
         figure("Size of the weights", "bytes", {row.width: row.bytes for row in rows}),
         figure("Memory of activations", "bytes", {row.width: row.memory for row in rows}),
     ]

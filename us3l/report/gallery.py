@@ -19,6 +19,7 @@ from us3l.data.sources import ImageSet
 from us3l.errors import UserError
 from us3l.evaluation.features import embed_all
 from us3l.slimmable import Slimmable
+from us3l.streams import printable
 
 QUERIES, NEIGHBOURS, MAPPED, CLASSES, CLUSTERS = 8, 6, 500, 10, 8
 FEWEST = 20  # images that make a gallery
@@ -27,7 +28,14 @@ Progress = Callable[[int], None]
 
 
 def gallery(net: Slimmable, images: ImageSet, size: int, progress: Progress | None = None) -> dict[str, Any]:
-    """Neighbours, maps and the thumbnails that both point to, as plain values; see `work` for its progress."""
+    """Neighbours, maps and the thumbnails that both point to, as plain values.
+
+    Args:
+        net: The network that looks.
+        images: What it looks at.
+        size: Side of what it sees, in pixels.
+        progress: Told how much more is done, of all that `work` says.
+    """
     if len(images) < FEWEST:
         raise UserError(f"{images.name} has only {len(images)} images to look at; a gallery needs {FEWEST}")
     widths = ends(net)
@@ -38,6 +46,7 @@ def gallery(net: Slimmable, images: ImageSet, size: int, progress: Progress | No
     mapped, shown = choose_mapped(groups)
     near = [nearest(values, queries, NEIGHBOURS) for values in features]
     layouts = layout([values[mapped] for values in features], progress)
+    files = files_of(images)
     used = torch.cat([queries, *(indices.flatten() for indices in near), mapped]).unique()
     place = {index: number for number, index in enumerate(used.tolist())}
     return {
@@ -46,6 +55,7 @@ def gallery(net: Slimmable, images: ImageSet, size: int, progress: Progress | No
         "labelled": images.labels is not None,
         "sheet": contact_sheet(images.images[used]),
         "images": [names[label] for label in groups[used].tolist()],
+        "files": [printable(files[index]) for index in used.tolist()] if files else None,
         "widths": widths,
         "queries": [place[index] for index in queries.tolist()],
         "neighbours": [[[place[index] for index in row] for row in indices.tolist()] for indices in near],
@@ -55,6 +65,14 @@ def gallery(net: Slimmable, images: ImageSet, size: int, progress: Progress | No
         "group_of": [shown.index(group) for group in groups[mapped].tolist()],
         "layouts": [np.round(points, 3).tolist() for points in layouts],
     }
+
+
+def files_of(images: ImageSet) -> list[str] | None:
+    """What each image is called in its source."""
+    if images.files is None or images.files.name == "digits":  # which has numbers only
+        return None
+    kept = images.files if images.places is None else images.files.subset(images.places)
+    return [kept.source.name(int(index)) for index in kept.chosen]
 
 
 def ends(net: Slimmable) -> list[float]:

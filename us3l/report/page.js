@@ -103,12 +103,19 @@ function tradeOff(run, selected) {
 
 function training(run) {
   if (!run.curves.length) return [h("p", { class: "note" }, "No step has been recorded yet.")];
-  return [h("div", { class: "grid charts" }, ...run.curves.map(withNumbers))];
+  const usual = run.curves.filter((one) => !one.fold);
+  const folded = run.curves.filter((one) => one.fold);
+  const grid = (curves) => h("div", { class: "grid charts" }, ...curves.map(withNumbers));
+  return [grid(usual), folded.length ? later("More gauges, for research", () => grid(folded)) : null];
 }
+
+const fileOf = (gallery, index) => (gallery.files ? gallery.files[index] : "");
+const describe = (gallery, index) => [fileOf(gallery, index), gallery.images[index]].filter(Boolean).join(", ");
 
 function thumb(gallery, index, kind = "") {
   const { columns, rows } = gallery.sheet;
-  const element = h("span", { class: `thumb ${kind}`, role: "img", "aria-label": gallery.images[index] || "image", title: gallery.images[index] || null });
+  const name = describe(gallery, index);
+  const element = h("span", { class: `thumb ${kind}`, role: "img", "aria-label": name || "image", title: name || null });
   const percent = (place, count) => `${count > 1 ? (100 * place) / (count - 1) : 0}%`;
   element.style.backgroundSize = `${100 * columns}% ${100 * rows}%`;
   element.style.backgroundPosition = `${percent(index % columns, columns)} ${percent(Math.floor(index / columns), rows)}`;
@@ -123,13 +130,15 @@ function neighbours(gallery) {
     if (gallery.labelled) notes.push(`${found.filter((one) => same(one, query)).length} of ${found.length} of its class`);
     if (width) notes.push(`${found.filter((one) => first.includes(one)).length} also at 1x`);
     return h("div", {}, h("div", { class: "small soft" }, notes.join(" · ")),
-      h("div", { class: "strip" }, ...found.map((one) => thumb(gallery, one, same(one, query) ? "same" : ""))));
+      h("div", { class: "strip" }, ...found.map((one) => thumb(gallery, one, same(one, query) ? "same" : ""))),
+      gallery.files ? later("Their files", () => h("ol", { class: "small files" }, ...found.map((one) => h("li", {}, fileOf(gallery, one))))) : null);
   };
   return [
     h("p", { class: "soft" }, `For each image on the left its nearest neighbours among ${gallery.count.toLocaleString("en")} images of ${gallery.data}, by the cosine of their features.${gallery.labelled ? " A frame marks those of the same class." : ""}`),
     h("div", { class: "queries" }, ...gallery.queries.map((query, place) =>
       h("div", { class: "card query" },
-        h("div", { class: "asked" }, thumb(gallery, query, "large"), gallery.labelled ? h("div", { class: "small" }, gallery.images[query]) : null),
+        h("div", { class: "asked" }, thumb(gallery, query, "large"), gallery.labelled ? h("div", { class: "small" }, gallery.images[query]) : null,
+          gallery.files ? h("div", { class: "small soft file" }, fileOf(gallery, query)) : null),
         h("div", { class: "strips" }, ...gallery.neighbours.map((rows, width) => strip(query, rows[place], width)))))),
   ];
 }
@@ -147,7 +156,7 @@ function embeddingMap(gallery) {
       map.ring.setAttribute("visibility", point ? "visible" : "hidden");
       if (point) ["x", "y"].forEach((axis) => map.ring.setAttribute(`c${axis}`, map.points[index][axis]));
     }
-    if (point) looked.replaceChildren(thumb(gallery, gallery.mapped[index], "large"), gallery.groups[gallery.group_of[index]]);
+    if (point) looked.replaceChildren(thumb(gallery, gallery.mapped[index], "large"), [gallery.groups[gallery.group_of[index]], fileOf(gallery, gallery.mapped[index])].filter(Boolean).join(", "));
   };
   const redraw = (map) => {
     const side = Math.max(200, map.drawing.clientWidth || 400);

@@ -27,6 +27,8 @@ GAUGES = {
     ),
     "change": ("Consistency: change", "The mean length of that change (equations 9 and 10 of the paper).", "number"),
 }
+RESEARCH = ("turn", "change")
+"""Gauges that serve the study of methods: on the page they are folded away."""
 
 Facts = dict[str, Any]
 Point = tuple[float, float]
@@ -65,9 +67,10 @@ def gauge_curves(records: Sequence[Record]) -> list[Facts]:
                 if gauge in values and math.isfinite(values[gauge]):
                     curves.setdefault(f"{width}x", []).append([look.step, short(values[gauge])])
         if curves:
-            y = {"label": gauge, "kind": kind}
+            y = {"label": gauge, "kind": kind, "range": [0, 100 if kind == "percent" else 1]}
             series = [{"name": name, "points": points} for name, points in curves.items()]
-            charts.append(chart(title, about, {"label": "step", "kind": "step"}, y, series))
+            one = chart(title, about, {"label": "step", "kind": "step"}, y, series)
+            charts.append(one | {"fold": gauge in RESEARCH})
     return charts
 
 
