@@ -25,13 +25,14 @@ from us3l.data.detection.masks import encode_mask
 from us3l.data.detection.sources import load as load_scenes
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.deploy.profile import read_device_profile, read_profile
+from us3l.deploy.device_table import read_device_profile
 from us3l.files import checksum, write_json
 from us3l.run import Run
 from us3l.run.bundles import Bundle, Entry, read_bundle, write_bundle
 from us3l.run.checkpoints import load_checkpoint, save_checkpoint
 from us3l.run.evaluations import EvaluationRecord, Score, WidthResult, read_evaluations, write_evaluation
 from us3l.run.probes import Probes, load_probes, write_probes
+from us3l.run.profiles import load_profile
 from us3l.run.records import Gauges, Skipped, Start, Step, append_records, append_start, read_history, read_records
 from us3l.training.recipes import MINI, Network
 from us3l.training.run import RunConfig, config_of
@@ -110,7 +111,8 @@ def make_probes(folder: Path) -> None:
 
 def make_bundle(folder: Path) -> None:
     (folder / "net.onnx").write_bytes(b"network")
-    entry = Entry(0.5, "onnx", False, {"net.onnx": checksum(folder / "net.onnx")}, 10, 20, 7, 3, None, ["a", "b", "c"])
+    files, classes = {"net.onnx": checksum(folder / "net.onnx")}, ["a", "b", "c"]
+    entry = Entry(0.5, "onnx", False, files, 10, 20, 7, 3, None, classes, "probe-digits")
     write_bundle(Bundle(folder, "resnet18", Preprocessing.usual(8), [entry]))
 
 
@@ -132,7 +134,7 @@ def make_profile(folder: Path) -> None:
 
 
 def read_profiles(folder: Path) -> None:
-    read_profile(folder)
+    load_profile(folder / "profile.json")
     for name in ("device.json", "device.csv"):
         read_device_profile(PROFILE_NET, folder / name)
 

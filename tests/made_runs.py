@@ -6,9 +6,10 @@ from dataclasses import replace
 import torch
 
 import us3l
-from us3l.deploy.profile import Latency, Profile, all_costs, write_profile
+from us3l.deploy.profile import all_costs
 from us3l.run import Run
 from us3l.run.evaluations import EvaluationRecord, Score, WidthResult, settle, write_evaluation
+from us3l.run.profiles import Latency, Profile, write_profile
 from us3l.training.recipes import Network, named
 from us3l.training.run import RunConfig
 
@@ -44,7 +45,7 @@ def make_run(folder, data="digits", classes=None, evaluated=True, profiled=True,
         timed = [
             Latency(width, "onnx", batch, batch * width, 2 * batch * width) for width in (1.0, 0.5) for batch in (1, 8)
         ]
-        write_profile(run.folder / "profile", Profile(16, list(costs.values()), timed, {"cpu": "abacus"}), None)
+        write_profile(run, Profile(16, list(costs.values()), timed, {"cpu": "abacus"}))
     return run
 
 

@@ -9,9 +9,11 @@ import us3l
 from us3l.cli.main import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.deploy.evaluated import find_accuracy, find_head
+from us3l.deploy.evaluated import find_accuracy
 from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import linear_probe
+from us3l.files import checksum
+from us3l.run import Run
 from us3l.run.bundles import read_bundle
 from us3l.run.probes import Probes, write_probes
 
@@ -63,6 +65,7 @@ def test_widths_and_formats_with_a_head(run, capsys):
     for entry in bundle.entries:
         assert entry.accuracy == {"data": "digits", "linear": 70.0, "knn": 60.0}
         assert entry.classes == [str(digit) for digit in range(10)]
+        assert entry.weights == checksum(run / "model" / "weights.safetensors")
     assert bundle.preprocessing.size == SIZE
 
 
@@ -78,22 +81,20 @@ def test_bad_input_is_one_line(run, tmp_path, capsys):
     assert "name some by data" in failing(capsys, "export", run, "--width", 0.5, "--format", "onnx", "--int8")
     assert "no such" in failing(capsys, "export", run, "--width", 0.5, "--data", tmp_path / "none")
     assert "not calibrated" in failing(capsys, "export", run, "--width", 0.75)
-    assert "--widths 1" in failing(capsys, "export", run, "--width", 1, "--head", "probe")
+    assert "evaluate that width on digits" in failing(capsys, "export", run, "--width", 1, "--head", "probe")
     assert "only for digits" in failing(capsys, "export", run, "--width", 0.5, "--head", "cifar10")
     probes = run / "eval" / "digits.probes.safetensors"
     (run / "eval" / "other.probes.safetensors").write_bytes(probes.read_bytes())
-    assert "--head digits" in failing(capsys, "export", run, "--width", 0.5, "--head", "probe")
+    assert "head='digits'" in failing(capsys, "export", run, "--width", 0.5, "--head", "probe")
     for path in (run / "eval").glob("*.probes.safetensors"):
         path.unlink()
-    assert "us3l evaluate" in failing(capsys, "export", run, "--width", 0.5, "--head", "probe")
+    assert "evaluate it on labelled data" in failing(capsys, "export", run, "--width", 0.5, "--head", "probe")
     assert not (run / "export").exists()
 
 
 def test_heads_and_accuracies_are_those_of_the_same_network(run):
     net = us3l.load(run)
     width = net.canonical(0.5)
-    assert find_accuracy(run, net, width) == {"data": "digits", "linear": 70.0, "knn": 60.0}
-    assert find_accuracy(run, net, 1.0) is None
-    assert find_accuracy(run, net, 0.5, "cifar10") is None
-    named = find_head(run, net, width, "digits").probe.weight
-    assert torch.equal(named, find_head(run, net, 0.5).probe.weight)
+    assert find_accuracy(Run(run), net, width) == {"data": "digits", "linear": 70.0, "knn": 60.0}
+    assert find_accuracy(Run(run), net, 1.0) is None
+    assert find_accuracy(Run(run), net, 0.5, "cifar10") is None

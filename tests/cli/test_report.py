@@ -113,7 +113,7 @@ def test_bad_input(folder, tmp_path, capsys):
         ("eval/digits.json", "{", "nonsense", "digits.json"),
         ("eval/digits.json", '"high"', '"height"', "digits.json"),
         ("profile/profile.json", "{", "nonsense", "profile.json"),
-        ("profile/profile.json", '"p50_ms": 1.0', '"p50_ms": NaN', "nan is no number"),
+        ("profile/profile.json", '"p50_ms": 1.0', '"p50_ms": NaN', "nan is not a number"),
         ("metrics.jsonl", "{", "nonsense", "metrics.jsonl"),
     ]:
         whole = (folder / name).read_text()

@@ -1,8 +1,9 @@
 from rich.console import Console
 
-from us3l.deploy.profile import Accuracies, Costs, Latency, Profile
+from us3l.deploy.evaluated import Accuracies
 from us3l.report import style
 from us3l.report.profile import profile_figure, profile_table
+from us3l.run.profiles import Costs, Latency, Profile
 
 BACKENDS = ("torch", "onnx", "openvino")
 WIDTHS = (1.0, 0.75, 0.375)

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from us3l.cli.parse import parse
-from us3l.errors import UserError
-from us3l.run.bundles import Entry, Format
+from us3l.run.bundles import Format
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
-    from us3l.data.preprocessing import Preprocessing
-    from us3l.deploy.proof import Evidence, Proof
+    from us3l.deploy.exporting import Exported
+    from us3l.deploy.proof import Proof
 
 
 @dataclass(frozen=True)
@@ -28,15 +26,15 @@ class Export:
     "safetensors" is the plain network's state dict. A manifest and an example of how to run the files lie beside them.
 
     examples:
-      us3l export runs/photos --width 0.37
-      us3l export runs/photos --width 0.25 0.5 1 --format onnx openvino
-      us3l export runs/photos --width 0.5 --format onnx --int8
-      us3l export runs/photos --width 0.5 --format onnx --head probe
+      us3l export runs/photos --widths 0.37
+      us3l export runs/photos --widths 0.25 0.5 1 --format onnx openvino
+      us3l export runs/photos --widths 0.5 --format onnx --int8
+      us3l export runs/photos --widths 0.5 --format onnx --head probe
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run's folder, or a model's."""
-    width: tuple[float, ...]
+    widths: tuple[float, ...]
     """One width or several."""
     format: tuple[Format, ...] = ("torch",)
     """One kind of file or several."""
@@ -54,70 +52,25 @@ class Export:
 
 def main(arguments: list[str]) -> int:
     command = parse(Export, "export", arguments)
-    from us3l.cli.data import load_model
     from us3l.console import Console
-    from us3l.data.preprocessing import Preprocessing
-    from us3l.deploy.evaluated import find_accuracy, find_head
-    from us3l.deploy.export import Source, export
-    from us3l.progress import Counting
+    from us3l.deploy.exporting import Exported, export_run
+    from us3l.progress import Screen
+    from us3l.run import Run
 
-    console = Console()
-    net = load_model(command.run)
-    for width in command.width:
-        net.check(width)
-    heads = {width: find_head(command.run, net, width, command.head) for width in command.width if command.head}
-    preprocessing = Preprocessing.of(net)
-    trained_on = training_data(command.run)
-    provenance = {"run": command.run.resolve().name} | ({"data": Path(trained_on).name} if trained_on else {})
-    source = Source(net, preprocessing.size, provenance)
-    evidence = find_evidence(console, command, trained_on, preprocessing)
-    folder = command.out or command.run / "export"
-    done: list[tuple[Entry, Proof]] = []
-    jobs = [(width, kind) for width in command.width for kind in command.format]
+    screen, exported = Screen(Console()), Exported(Path())
+    settings = vars(command) | {"run": Run(command.run), "formats": command.format}
+    del settings["format"]
     try:
-        with Counting(console, "exporting", len(jobs)) as counting:
-            for width, kind in jobs:
-                head = heads.get(width)
-                accuracy = find_accuracy(command.run, net, width, head.data if head else None)
-                done.append(
-                    export(source, width, kind, folder, evidence, command.int8, head, accuracy, command.overwrite)
-                )
-                counting.more(1)
+        export_run(**settings, progress=screen, exported=exported)
     finally:  # what was proved is kept
-        if done:
-            console.print(table(done))
-            where = f"proved on {done[0][1].images}; written: {folder}, with manifest.json and example.py"
-            console.print(where, highlight=False, soft_wrap=True)
+        if exported.networks:
+            screen.console.print(table(exported))
+            images = exported.networks[0][1].images
+            screen.say(f"proved on {images}; written: {exported.folder}, with manifest.json and example.py")
     return 0
 
 
-def training_data(run: Path) -> str | None:
-    from us3l.run import Run
-
-    return Run(run).settings.get("data") if Run(run).started else None
-
-
-def find_evidence(console: Console, command: Export, trained_on: str | None, preprocessing: Preprocessing) -> Evidence:
-    """The images named, else those of the training, else noise, which is said."""
-    from us3l.data.sources import load
-    from us3l.deploy.proof import BATCHES, CALIBRATION, TEST, Evidence
-    from us3l.progress import Screen
-
-    data, progress = command.data or trained_on, Screen(console)
-    if data is not None:
-        try:
-            test = load(data, "test", preprocessing.resize, TEST if command.int8 else max(BATCHES), progress)
-            train = load(data, "train", preprocessing.resize, CALIBRATION, progress) if command.int8 else test
-            return Evidence.of(train, test, preprocessing)
-        except UserError:
-            if command.data or command.int8:
-                raise
-    why = f"{data} is not here" if data else "the model does not say what it was trained on"
-    console.print(f"proving on noise, for {why}: name images with --data", style="yellow", soft_wrap=True)
-    return Evidence.noise(preprocessing.size)
-
-
-def table(done: list[tuple[Entry, Proof]]) -> Table:
+def table(exported: Exported) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -126,7 +79,7 @@ def table(done: list[tuple[Entry, Proof]]) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("file", "size", "params", "MACs", "proof"):
         shown.add_column(header, no_wrap=header != "proof")
-    for entry, proof in done:
+    for entry, proof in exported.networks:
         costs = (f"{entry.bytes / 1e6:.2f} MB", human(entry.params), human(entry.macs))
         shown.add_row(next(iter(entry.files)), *costs, describe(proof))
     return shown

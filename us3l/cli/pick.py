@@ -5,28 +5,27 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from us3l.cli.parse import parse, program
-from us3l.errors import UserError
 
 if TYPE_CHECKING:
-    from us3l.deploy.pick import Choice
-    from us3l.deploy.profile import Accuracies, Profile
+    from us3l.deploy.picking import Picked
 
 
 @dataclass(frozen=True)
 class Pick:
     """The best width within all budgets given, and what is left of them.
 
-    The best is the most accurate of the widths that were evaluated, or the widest when none was. Latencies come from
-    `us3l profile RUN`; other costs need no profile. The exit code is 1 when nothing fits.
+    The best is the most accurate of the widths that were evaluated. Without labels it is the one that agrees most with
+    the full network, as `us3l profile` measures it, or else the widest. Latencies come from `us3l profile RUN`; other
+    costs need no profile. The exit code is 1 when nothing fits.
 
     examples:
       us3l pick runs/demo --latency-ms 5
-      us3l pick runs/photos --latency-ms 20 --percentile p50 --backend openvino --batch 8
+      us3l pick runs/photos --latency-ms 20 --percentile p50 --backend openvino --batch-size 8
       us3l pick runs/photos --size-mb 0.25 --memory-mb 0.1 --accuracy-at-least 40 --json
     """
 
@@ -44,9 +43,11 @@ class Pick:
     """Most megabytes of the activations at any time, for one batch."""
     accuracy_at_least: float | None = None
     """Least accuracy in percent."""
+    device: str | None = None
+    """Whose latencies count, by the name of its profile (default: the only one)."""
     backend: str | None = None
     """Count only latencies of that backend (default: the fastest one)."""
-    batch: int | None = None
+    batch_size: int | None = None
     """Batch size (default: the smallest that was profiled, or 1)."""
     percentile: Literal["p50", "p95"] = "p95"
     """Which latency must keep the budget."""
@@ -58,65 +59,17 @@ class Pick:
 
 def main(arguments: list[str]) -> int:
     command = parse(Pick, "pick", arguments)
-    from us3l.cli.data import load_model
-    from us3l.data.preprocessing import Preprocessing
-    from us3l.deploy.pick import BUDGETS, pick
-    from us3l.deploy.profile import Profile, all_costs, candidates, read_accuracies, read_profile
+    from us3l.deploy.picking import pick_width
+    from us3l.run import Run
 
-    if command.batch is not None and command.batch < 1:
-        raise UserError(f"a batch must be at least 1, not {command.batch}")
-    net = load_model(command.run)
-    folder = command.run / "profile"
-    if (folder / "profile.json").exists():
-        profile = read_profile(folder)
-    elif command.latency_ms is not None:
-        raise UserError(f"latencies are not measured yet: us3l profile {command.run} first")
-    else:
-        size = Preprocessing.of(net).size
-        profile = Profile(size, all_costs(net, size))
-    accuracies = read_accuracies(net, command.run, command.data)
-    batch = command.batch or min(profile.batches(), default=1)
-    if command.latency_ms is not None:
-        check_profiled(profile, command.backend, batch, folder)
-    budgets = {name: value for name in BUDGETS if (value := getattr(command, name)) is not None}
-    table = candidates(profile, accuracies, command.backend, batch, command.percentile)
-    choice = pick(table, budgets, command.accuracy_at_least)
-    found = describe(command, choice, accuracies, budgets, batch)
-    print(json.dumps(found, indent=2)) if command.json else show(command, choice, found, accuracies)
-    return 0 if choice.fits else 1
+    settings = vars(command) | {"run": Run(command.run)}
+    del settings["json"]
+    picked = pick_width(**settings)
+    print(json.dumps(picked.to_plain(), indent=2)) if command.json else show(command, picked)
+    return 0 if picked.fits else 1
 
 
-def check_profiled(profile: Profile, backend: str | None, batch: int, folder: Path) -> None:
-    if backend is not None and backend not in profile.backends():
-        raise UserError(f"{folder} has no latency of {backend}: it has {', '.join(profile.backends())}")
-    if batch not in profile.batches():
-        raise UserError(f"{folder} has no latency of batch {batch}: it has {', '.join(map(str, profile.batches()))}")
-
-
-def describe(
-    command: Pick, choice: Choice, accuracies: Accuracies | None, budgets: dict[str, float], batch: int
-) -> dict[str, Any]:
-    """The choice for machines."""
-    chosen = choice.candidate
-    return {
-        "fits": choice.fits,
-        "width": chosen.width,
-        "backend": chosen.backend if "latency_ms" in budgets else None,
-        "batch": batch,
-        "percentile": command.percentile,
-        "ranked_by": f"{accuracies.metric} accuracy on {accuracies.data}"
-        if choice.by_accuracy and accuracies
-        else "width",
-        "accuracy": chosen.accuracy,
-        "accuracy_at_least": command.accuracy_at_least,
-        "figures": dict(chosen.figures),
-        "budgets": budgets,
-        "margins": dict(choice.margins),
-        "wider_but_not_evaluated": choice.unknown,
-    }
-
-
-def show(command: Pick, choice: Choice, found: dict[str, Any], accuracies: Accuracies | None) -> None:
+def show(command: Pick, picked: Picked) -> None:
     """The choice for people."""
     from rich import box
     from rich.table import Table
@@ -125,8 +78,9 @@ def show(command: Pick, choice: Choice, found: dict[str, Any], accuracies: Accur
     from us3l.deploy.pick import BUDGETS
 
     console = Console()
+    choice, accuracies, found = picked.choice, picked.accuracies, picked.to_plain()
     width, backend = found["width"], found["backend"]
-    on = f" on {backend}, batch {found['batch']}, {found['percentile']}" if backend else ""
+    on = f" on {found['device']}, {backend}, batch {found['batch']}, {found['percentile']}" if backend else ""
     if choice.fits:
         console.say(f"{width:g}x{on}: the best within the budget, by {found['ranked_by']}", style="bold")
     else:
@@ -141,18 +95,20 @@ def show(command: Pick, choice: Choice, found: dict[str, Any], accuracies: Accur
     if found["accuracy"] is not None:
         least = found["accuracy_at_least"]
         gap = [f"at least {least:g}", f"{found['accuracy'] - least:+.1f}"] if least is not None else ["", ""]
-        table.add_row("accuracy, %", f"{found['accuracy']:.1f}", *gap, style="red" if gap[1].startswith("-") else "")
+        name = "agreement, %" if accuracies and accuracies.metric == "agreement" else "accuracy, %"
+        table.add_row(name, f"{found['accuracy']:.1f}", *gap, style="red" if gap[1].startswith("-") else "")
     console.print(table)
-    if choice.unknown and accuracies:  # evaluating replaces what was found before
-        widths = " ".join(f"{known:g}" for known in sorted({*accuracies.percent, choice.unknown}, reverse=True))
+    if not choice.by_accuracy:
+        console.say(f"no width was evaluated or compared with the full network: {program()} profile {command.run}")
+    if choice.unknown and accuracies and accuracies.metric != "agreement":
         console.print(
             f"{choice.unknown:g}x also fits but was not evaluated: "
-            f"{program()} evaluate {command.run} --widths {widths}",
+            f"{program()} evaluate {command.run} --widths {choice.unknown:g}",
             soft_wrap=True,
         )
     if choice.fits:
         kind = f" --format {backend}" if backend in ("onnx", "openvino") else ""
-        console.print(f"next: {program()} export {command.run} --width {width:g}{kind}", soft_wrap=True)
+        console.print(f"next: {program()} export {command.run} --widths {width:g}{kind}", soft_wrap=True)
 
 
 def figure(value: float) -> str:

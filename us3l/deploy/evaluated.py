@@ -1,9 +1,9 @@
-"""What `us3l evaluate` left in a run's folder that goes along with an exported network."""
+"""What `us3l evaluate` left in a run's folder: classifiers to export, accuracies to rank widths by."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.run import Run
-from us3l.run.evaluations import read_evaluations
+from us3l.run.evaluations import METRICS, read_evaluations, usual_evaluation
 from us3l.run.probes import list_probes, read_probes
 from us3l.slimmable import Slimmable
 
@@ -43,28 +43,17 @@ class Classifier(nn.Module):
         return self.head(self.network(images))
 
 
-def find_head(run: Path, net: Slimmable, width: float, name: str = "probe") -> Head:
-    """The classifier of that width, learned on the data of that name; "probe" is the only one there is."""
-    heads = find_heads(run, net, None if name == "probe" else name)
-    if net.canonical(width) not in heads:
-        data = next(iter(heads.values())).data
-        raise UserError(
-            f"{run} has no classifier for width {width:g}: evaluate it on {data} with widths that have {width:g}"
-        )
-    return heads[net.canonical(width)]
-
-
-def find_heads(run: Path, net: Slimmable, name: str | None = None) -> dict[float, Head]:
+def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[float, Head]:
     """The classifiers of a run by canonical width, learned on the data of that name, or on the only one there is."""
-    known = list_probes(Run(run))
+    known = list_probes(run)
     if not known:
-        raise UserError(f"{run} has no classifiers: evaluate it on labelled data, which learns them")
+        raise UserError(f"{run.folder} has no classifiers: evaluate it on labelled data, which learns them")
     if name is None and len(known) > 1:
-        raise UserError(f"{run} has classifiers for {', '.join(known)}: choose one, head={known[0]!r}")
+        raise UserError(f"{run.folder} has classifiers for {', '.join(known)}: choose one, head={known[0]!r}")
     if name is not None and name not in known:
-        raise UserError(f"{run} has no classifiers for {name!r}, only for {', '.join(known)}")
+        raise UserError(f"{run.folder} has no classifiers for {name!r}, only for {', '.join(known)}")
     name = name or known[0]
-    probes = read_probes(Run(run), name)
+    probes = read_probes(run, name)
     return {
         net.canonical(width): Head(
             Probe(weight, bias), probes.classes or [str(number) for number in range(len(bias))], name
@@ -73,10 +62,47 @@ def find_heads(run: Path, net: Slimmable, name: str | None = None) -> dict[float
     }
 
 
-def find_accuracy(run: Path, net: Slimmable, width: float, name: str | None = None) -> dict[str, Any] | None:
+def find_accuracy(run: Run, net: Slimmable, width: float, name: str | None = None) -> dict[str, Any] | None:
     """The accuracies of that width on the data of that name, or on the first that has any."""
-    for record in read_evaluations(Run(run)).values():
+    for record in read_evaluations(run).values():
         row = record.at(net, width)
         if name in (None, record.name) and row and (row.linear, row.knn) != (None, None):
             return {"data": record.name, "linear": row.linear, "knn": row.knn}
     return None
+
+
+@dataclass(frozen=True)
+class Accuracies:
+    """What widths are ranked by, in percent."""
+
+    data: str
+    metric: str
+    """A name of `us3l.run.evaluations.METRICS`, or "agreement" with the full network."""
+    percent: Mapping[float, float]
+    """By canonical width."""
+
+    @property
+    def described(self) -> str:
+        """For messages.
+
+        >>> Accuracies("pets", "linear", {}).described
+        'linear probe accuracy on pets'
+        """
+        if self.metric == "agreement":
+            return f"agreement with the full network on {self.data}"
+        return f"{METRICS[self.metric]} accuracy on {self.data}"
+
+
+def read_accuracies(run: Run, net: Slimmable, data: str | None = None) -> Accuracies | None:
+    """What evaluation found: in the record of that name, or in the usual one; None if there is no accuracy."""
+    known = read_evaluations(run)
+    if data is not None and data not in known:
+        there = f"only {', '.join(known)}" if known else "none at all"
+        raise UserError(f"{run.folder} has no evaluation {data!r}, {there}: evaluate it first")
+    if not known:
+        return None
+    record = usual_evaluation(known) if data is None else known[data]
+    if (metric := record.metric) is None:
+        return None
+    percent = {net.canonical(width): value for width, value in record.percent(metric).items()}
+    return Accuracies(record.name, metric, percent)

@@ -12,6 +12,7 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.backends import OPENERS, Backend, Run, run_torch
 from us3l.deploy.evaluated import Classifier, Head, find_heads
 from us3l.errors import UserError
+from us3l.run import Run as RunFolder
 from us3l.run.bundles import Bundle, Entry, slug
 from us3l.slimmable import Slimmable
 
@@ -58,7 +59,7 @@ class Shared:
         self.trouble = "a network alone has no classifiers: give the folder of a run that was evaluated"
         if isinstance(model, Path):
             try:
-                self.heads = find_heads(model, self.net, head)
+                self.heads = find_heads(RunFolder(model), self.net, head)
             except UserError as error:  # which matters to `predict` only
                 self.trouble = str(error)
         if head is not None and not self.heads:

@@ -59,7 +59,7 @@ def pick(
     (0.5, False)
     """
     if not budgets:
-        raise UserError("give at least one budget: --latency-ms, --macs, --params, --size-mb or --memory-mb")
+        raise UserError(f"give at least one budget: {', '.join(BUDGETS)}")
     for name, budget in budgets.items():
         if not budget > 0:
             raise UserError(f"a budget of {budget:g} for {BUDGETS[name]} must be above 0")
@@ -68,7 +68,7 @@ def pick(
         raise UserError(f"no width has a figure for all of: {', '.join(BUDGETS[name] for name in budgets)}")
     evaluated = [candidate for candidate in known if candidate.accuracy is not None]
     if accuracy_at_least is not None and not evaluated:
-        raise UserError("no width has an accuracy: us3l evaluate RUN first, or leave out --accuracy-at-least")
+        raise UserError("no width has an accuracy: evaluate the run first, or leave out accuracy_at_least")
     fitting = [candidate for candidate in known if within(candidate, budgets)]
     competing = [candidate for candidate in evaluated or known if reaches(candidate, accuracy_at_least)]
     best = min((candidate for candidate in competing if candidate in fitting), key=rank, default=None)

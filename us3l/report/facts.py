@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from us3l.deploy.profile import Costs, Latency, Profile, all_costs, pareto, read_profile
+from us3l.deploy.profile import all_costs, pareto
 from us3l.errors import UserError
 from us3l.files import checksum, read_bytes
 from us3l.objective.methods import METHODS
@@ -23,6 +23,7 @@ from us3l.report.records import Facts, chart, gauge_curves, loss_curves
 from us3l.report.tables import comparison
 from us3l.run import Run
 from us3l.run.evaluations import METRICS, EvaluationRecord, read_evaluation, read_evaluations
+from us3l.run.profiles import Costs, Latency, Profile, newest_profile
 from us3l.run.records import History, Step, read_history, read_records
 from us3l.slimmable import Slimmable
 from us3l.training.recipes import Recipe
@@ -36,7 +37,7 @@ def run_facts(run: Run, name: str, net: Slimmable | None, size: int, problem: st
     found, stale = evaluations(run, config.recipe.network.individual)
     figures, widths, profile = [], [], None
     if net is not None:
-        profile = read_profile(run.folder / "profile") if (run.folder / "profile" / "profile.json").is_file() else None
+        profile = newest_profile(run)
         costs = profile.costs if profile else all_costs(net, size)
         widths = sorted(row.width for row in costs)
         figures = width_figures(costs, profile.latencies if profile else [], found, net.canonical)

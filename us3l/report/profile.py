@@ -9,13 +9,14 @@ from matplotlib.axes import Axes
 from rich import box
 from rich.table import Table
 
-from us3l.deploy.profile import Accuracies, Latency, Profile, pareto
+from us3l.deploy.evaluated import Accuracies
+from us3l.deploy.profile import pareto
 from us3l.report.palette import INK
 from us3l.report.style import legend, line_style, log_ticks, new_figure, plain, save
 from us3l.report.tables import human
+from us3l.run.profiles import Latency, Profile
 
 NAMES = {"torch": "PyTorch", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
-METRICS = {"linear": "linear probe", "finetuned": "fine-tuned", "knn": "kNN"}
 
 
 def profile_table(profile: Profile, accuracies: Accuracies | None, batch: int) -> Table:
@@ -61,7 +62,7 @@ def profile_figure(profile: Profile, accuracies: Accuracies | None, path: Path, 
         _panel(axes, profile, accuracies, [row for row in profile.latencies if row.batch == batch])
         plain(axes, f"latency of {batch} image{'s' * (batch > 1)}, median, ms (log scale)")
     figure.axes[0].set_ylabel(
-        f"{METRICS[accuracies.metric]} on {accuracies.data}, %" if accuracies else "width (not evaluated)",
+        f"{accuracies.described}, %" if accuracies else "width (not evaluated)",
         fontsize=12,
         color=INK,
     )

@@ -1,0 +1,102 @@
+"""What `us3l export` does: networks of a run as proved files in one bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from us3l.data.preprocessing import Preprocessing
+from us3l.deploy.evaluated import Head, find_accuracy, find_heads
+from us3l.deploy.evidence import find_evidence, training_data
+from us3l.deploy.export import Source, export
+from us3l.deploy.proof import Proof
+from us3l.errors import UserError
+from us3l.progress import SILENT, Progress
+from us3l.run import Run
+from us3l.run.bundles import Entry, Format
+from us3l.slimmable import Slimmable
+
+
+@dataclass
+class Exported:
+    """A bundle's folder, and the networks that were added to it, each with its proof."""
+
+    folder: Path
+    networks: list[tuple[Entry, Proof]] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[Path]:
+        """The file of each network to open."""
+        return [self.folder / next(iter(entry.files)) for entry, _ in self.networks]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary for each network."""
+        names = ("width", "format", "int8", "head", "params", "macs", "bytes", "features")
+        return [
+            {"file": next(iter(entry.files))} | {name: getattr(entry, name) for name in names} | vars(proof)
+            for entry, proof in self.networks
+        ]
+
+
+def export_run(
+    run: Run,
+    widths: Sequence[float],
+    formats: Sequence[Format] = ("torch",),
+    int8: bool = False,
+    head: str | None = None,
+    data: str | None = None,
+    out: Path | None = None,
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+    exported: Exported | None = None,
+) -> Exported:
+    """Write networks of a run as files, each proved to be the network it came from.
+
+    Args:
+        run: a run's folder, or a model's.
+        widths: one or several.
+        formats: kinds of files.
+        int8: quantise to INT8 (ONNX and OpenVINO).
+        head: add the classifier that evaluation learned: "probe", or the name of the data if there are several.
+        data: images to calibrate INT8 and to prove the files on (default: those of the training).
+        out: folder for the files (default: export/ in the run's folder); an earlier bundle there is added to.
+        overwrite: replace files of the same name.
+        progress: what to tell while it works.
+        exported: where to note each network as it is done, for those who want to know of them after an error.
+
+    Returns:
+        What was written.
+    """
+    net = run.network
+    for width in widths:
+        net.check(width)
+    heads = heads_of(run, net, widths, head) if head else {}
+    preprocessing = Preprocessing.of(net)
+    trained_on = training_data(run)
+    provenance = {"run": run.folder.resolve().name} | ({"data": Path(trained_on).name} if trained_on else {})
+    source = Source(net, preprocessing.size, provenance, run.weights.weights)
+    evidence = find_evidence(run, preprocessing, int8, data, progress)
+    done = exported or Exported(Path())
+    done.folder = out or run.export_folder
+    with progress.counting("exporting", len(widths) * len(formats)) as counting:
+        for width in widths:
+            given = heads.get(width)
+            accuracy = find_accuracy(run, net, width, given.data if given else None)
+            for kind in formats:
+                done.networks.append(
+                    export(source, width, kind, done.folder, evidence, int8, given, accuracy, overwrite)
+                )
+                counting.more(1)
+    return done
+
+
+def heads_of(run: Run, net: Slimmable, widths: Sequence[float], name: str) -> dict[float, Head]:
+    """The classifier of each width."""
+    known = find_heads(run, net, None if name == "probe" else name)
+    if missing := [width for width in widths if net.canonical(width) not in known]:
+        data = next(iter(known.values())).data
+        raise UserError(f"{run.folder} has no classifier for width {missing[0]:g}: evaluate that width on {data}")
+    return {width: known[net.canonical(width)] for width in widths}

@@ -1,0 +1,134 @@
+"""What `us3l pick` does: the best of a run's widths within budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from us3l.data.preprocessing import Preprocessing
+from us3l.deploy.evaluated import Accuracies, read_accuracies
+from us3l.deploy.pick import BUDGETS, Choice, pick
+from us3l.deploy.profile import all_costs, candidates
+from us3l.deploy.profiling import by_agreement
+from us3l.errors import UserError
+from us3l.run import Run
+from us3l.run.profiles import Profile, list_profiles, read_profile
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The width chosen, and what it was chosen by."""
+
+    choice: Choice
+    accuracies: Accuracies | None
+    budgets: Mapping[str, float]
+    batch_size: int
+    percentile: str
+    accuracy_at_least: float | None
+    device: str | None
+
+    @property
+    def width(self) -> float:
+        return self.choice.candidate.width
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is within all budgets; if not, it is the nearest."""
+        return self.choice.fits
+
+    @property
+    def ranked_by(self) -> str:
+        return self.accuracies.described if self.choice.by_accuracy and self.accuracies else "width"
+
+    def to_plain(self) -> dict[str, Any]:
+        """The choice for machines."""
+        chosen = self.choice.candidate
+        timed = "latency_ms" in self.budgets
+        return {
+            "fits": self.fits,
+            "width": chosen.width,
+            "device": self.device if timed else None,
+            "backend": chosen.backend if timed else None,
+            "batch": self.batch_size,
+            "percentile": self.percentile,
+            "ranked_by": self.ranked_by,
+            "accuracy": chosen.accuracy,
+            "accuracy_at_least": self.accuracy_at_least,
+            "figures": dict(chosen.figures),
+            "budgets": dict(self.budgets),
+            "margins": dict(self.choice.margins),
+            "wider_but_not_evaluated": self.choice.unknown,
+        }
+
+
+def pick_width(
+    run: Run,
+    latency_ms: float | None = None,
+    macs: float | None = None,
+    params: float | None = None,
+    size_mb: float | None = None,
+    memory_mb: float | None = None,
+    accuracy_at_least: float | None = None,
+    device: str | None = None,
+    backend: str | None = None,
+    batch_size: int | None = None,
+    percentile: Literal["p50", "p95"] = "p95",
+    data: str | None = None,
+) -> Picked:
+    """The best width of a run within all budgets given.
+
+    Args:
+        run: a run's folder, or a model's.
+        latency_ms: most milliseconds for one batch; needs a profile.
+        macs: most multiply-accumulates per image.
+        params: most parameters.
+        size_mb: most megabytes of the weights, in 32 bits.
+        memory_mb: most megabytes of the activations at any time, for one batch.
+        accuracy_at_least: least accuracy in percent.
+        device: whose latencies count (default: the only one profiled).
+        backend: count only its latencies (default: the fastest one).
+        batch_size: default: the smallest that was profiled, or 1.
+        percentile: which latency must keep the budget.
+        data: the evaluation to go by, if there are several.
+
+    Returns:
+        The choice. The best is the most accurate; without accuracies the one that agrees most with the full network, if
+        `us3l profile` compared them, or else the widest.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"batch_size={batch_size} must be at least 1")
+    given = {"latency_ms": latency_ms, "macs": macs, "params": params, "size_mb": size_mb, "memory_mb": memory_mb}
+    budgets = {name: value for name in BUDGETS if (value := given[name]) is not None}
+    net = run.network
+    profile = find_profile(run, device, latency_ms is not None)
+    if profile is None:
+        size = Preprocessing.of(net).size
+        profile = Profile(size, all_costs(net, size), device="")
+    accuracies = read_accuracies(run, net, data) or by_agreement(profile)
+    if accuracy_at_least is not None and (accuracies is None or accuracies.metric == "agreement"):
+        raise UserError("no width has an accuracy: evaluate the run first, or leave out accuracy_at_least")
+    batch = batch_size or min(profile.batches(), default=1)
+    if latency_ms is not None:
+        check_profiled(profile, backend, batch)
+    table = candidates(profile, accuracies, backend, batch, percentile)
+    choice = pick(table, budgets, accuracy_at_least)
+    return Picked(choice, accuracies, budgets, batch, percentile, accuracy_at_least, profile.device or None)
+
+
+def find_profile(run: Run, device: str | None, needed: bool) -> Profile | None:
+    """The profile of the device; where latencies do not matter, none if it is not clear which."""
+    known = list_profiles(run)
+    if needed and not known:
+        raise UserError(f"latencies are not measured yet: us3l profile {run.folder} first")
+    if not needed and device is None and len(known) != 1:
+        return None
+    return read_profile(run, device)
+
+
+def check_profiled(profile: Profile, backend: str | None, batch: int) -> None:
+    if backend is not None and backend not in profile.backends():
+        raise UserError(f"{profile.device} has no latency of {backend}: it has {', '.join(profile.backends())}")
+    if batch not in profile.batches():
+        there = ", ".join(map(str, profile.batches()))
+        raise UserError(f"{profile.device} has no latency of batch {batch}: it has {there}")
