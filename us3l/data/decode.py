@@ -1,6 +1,7 @@
 """From an image file's bytes, of any kind that Pillow opens, to RGB pixels."""
 
 import os
+import re
 import warnings
 from io import BytesIO
 from pathlib import Path
@@ -22,6 +23,11 @@ MOST_PIXELS = 2**26
 """Of one image: 8192 x 8192. Decoding takes up to 16 bytes each."""
 LARGEST_FILE = 2**28
 """Bytes of one encoded image."""
+MOST_SCANS = 1000
+MOST_SCANNED = 2**30
+"""Of a progressive JPEG: scans, of which ten are usual; and pixels times scans, a second's work or two."""
+MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]", re.DOTALL)
+START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
 
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what counts is whether an image can be decoded
 
@@ -57,11 +63,15 @@ def decode_here(encoded: Path | bytes | Image.Image, size: int | None) -> np.nda
             return np.asarray(_square(pixels, size) if size else pixels)
         if isinstance(encoded, Path):
             _check_file(os.stat(encoded))
+        elif len(encoded) > LARGEST_FILE:
+            raise Damaged(f"{len(encoded):,} bytes are more than an image may have")
+        _check_webp(_beginning(encoded))
         with Image.open(BytesIO(encoded) if isinstance(encoded, bytes) else encoded, formats=FORMATS) as image:
+            if image.info.get("progressive"):
+                _check_scans(content(encoded), *image.size)
             if size:
                 image.draft(None, (2 * size, 2 * size))  # large JPEGs are decoded at a fraction of their size
-            if image.width * image.height > MOST_PIXELS:
-                raise Damaged(f"{image.width}x{image.height} are more than {MOST_PIXELS:,} pixels")
+            _check_pixels(*image.size)
             upright = rgb(ImageOps.exif_transpose(image))
         return np.asarray(_square(upright, size) if size else upright)
     except Damaged:
@@ -112,6 +122,46 @@ def _check_file(found: os.stat_result) -> None:
 
 def _square(image: Image.Image, size: int) -> Image.Image:
     return ImageOps.fit(image, (size, size), method=Image.Resampling.BILINEAR)  # Pillow's filters are antialiased
+
+
+def _check_pixels(width: int, height: int) -> None:
+    if width * height > MOST_PIXELS:
+        raise Damaged(f"{width}x{height} are more than {MOST_PIXELS:,} pixels")
+
+
+def _beginning(encoded: Path | bytes) -> bytes:
+    if isinstance(encoded, bytes):
+        return encoded[:32]
+    with open(encoded, "rb") as file:
+        return file.read(32)
+
+
+def _check_webp(start: bytes) -> None:
+    """Pillow takes memory for all pixels of a WebP when it opens it, so its size is read before."""
+    if start[:4] != b"RIFF" or start[8:12] != b"WEBP" or len(start) < 30:
+        return
+    kind = start[12:16]
+    if kind == b"VP8X":
+        _check_pixels(1 + int.from_bytes(start[24:27], "little"), 1 + int.from_bytes(start[27:30], "little"))
+    elif kind == b"VP8L":
+        bits = int.from_bytes(start[21:25], "little")
+        _check_pixels(1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF))
+    elif kind == b"VP8 ":
+        _check_pixels(*(int.from_bytes(start[at : at + 2], "little") & 0x3FFF for at in (26, 28)))
+
+
+def _check_scans(jpeg: bytes, width: int, height: int) -> None:
+    """A progressive JPEG is decoded in full, and again for each of its scans, whatever the size asked for."""
+    _check_pixels(width, height)
+    scans, place = 0, 2
+    while marker := MARKER.search(jpeg, place):
+        place, kind = marker.end(), jpeg[marker.end() - 1]
+        if kind == END_OF_IMAGE:
+            break
+        scans += kind == START_OF_SCAN
+        place += int.from_bytes(jpeg[place : place + 2], "big")
+        if scans * width * height > MOST_SCANNED or scans > MOST_SCANS:
+            raise Damaged(f"a JPEG of {width}x{height} pixels in {scans} scans or more")
 
 
 def rgb(image: Image.Image) -> Image.Image:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,10 +12,11 @@ from torchvision.ops import box_convert, clip_boxes_to_image
 
 from us3l.data.decode import Damaged, decode
 from us3l.data.detection.masks import decode_mask
-from us3l.data.detection.scenes import Scene, SceneSet
+from us3l.data.detection.scenes import Instance, Scene, SceneSet
 
 Example = tuple[Tensor, dict[str, Tensor]]
 """An image (3 x H x W, uint8), and its boxes (N x 4: left, top, right, bottom), labels from 1 and, if wanted, masks."""
+MOST_MASKED = 2**29  # objects of an image times its pixels
 THINNEST = 0.01  # pixels; resizing could leave less than that without area
 
 
@@ -53,10 +56,18 @@ def example(scene: Scene, masks: bool) -> Example:
     kept = ((boxes[:, 2:] - boxes[:, :2]) > THINNEST).all(1)
     target = {"boxes": boxes[kept], "labels": labels[kept]}
     if masks:
-        drawn = [decode_mask(instance.segmentation, height, width) for instance in instances]
-        stacked = np.stack(drawn) if drawn else np.zeros((0, height, width), bool)
-        target["masks"] = torch.from_numpy(stacked)[kept].to(torch.uint8)
+        target["masks"] = torch.from_numpy(draw_masks(instances, height, width))[kept]
     return image, target
+
+
+def draw_masks(instances: Sequence[Instance], height: int, width: int) -> np.ndarray:
+    """N x H x W, uint8."""
+    if len(instances) * height * width > MOST_MASKED:
+        raise Damaged(f"masks of {len(instances)} objects of {width}x{height} pixels are too many to hold")
+    masks = np.zeros((len(instances), height, width), np.uint8)
+    for mask, instance in zip(masks, instances, strict=True):
+        mask[:] = decode_mask(instance.segmentation, height, width)
+    return masks
 
 
 def mirrored(image: Tensor, target: dict[str, Tensor]) -> Example:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,8 @@ from us3l.errors import UserError
 from us3l.files import read_bytes
 
 FOLDERS = ("JPEGImages", "Annotations", "ImageSets/Main")
-LARGEST = 2**24  # bytes of one image's annotation
+LARGEST = 2**22  # bytes of one image's annotation
+MOST_ELEMENTS = 2**17  # in it
 Part = tuple[Path, str]
 """A folder of this layout and one of its splits."""
 
@@ -121,7 +123,14 @@ def parse_xml(data: bytes) -> Element:
         raise Damaged("it declares a document type (DOCTYPE), which annotations have no need of")
 
     parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler = builder.start
+    elements = count()
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        if next(elements) >= MOST_ELEMENTS:
+            raise Damaged(f"it has more than {MOST_ELEMENTS:,} elements")
+        builder.start(name, attributes)
+
+    parser.StartElementHandler = start
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.data
     parser.Parse(data, True)
