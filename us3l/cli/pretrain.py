@@ -12,7 +12,6 @@ import tyro
 
 from us3l.cli.parse import parse, program
 from us3l.console import Console
-from us3l.data.named import recommended_recipe
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.training.recipes import Recipe, named
@@ -107,6 +106,8 @@ def main(arguments: list[str]) -> int:
         return 0
     arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
     command = parse(Pretrain, "pretrain", arguments, defaults(arguments, "mini"))
+    from us3l.data.named import recommended_recipe
+
     if (recipe := recommended_recipe(command.data)) != "mini":
         command = parse(Pretrain, "pretrain", arguments, defaults(arguments, recipe))
     if command.out is None:
