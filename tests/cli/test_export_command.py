@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import us3l
 from us3l.cli.main import main
@@ -15,6 +16,8 @@ from us3l.evaluation.linear import linear_probe
 from us3l.files import checksum
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
+from us3l.run.evaluations import EvaluationRecord, settle
+from us3l.run.finetuned import write_finetuned
 from us3l.run.probes import Probes, write_probes
 
 SIZE = 8
@@ -67,6 +70,19 @@ def test_widths_and_formats_with_a_head(run, capsys):
         assert entry.classes == [str(digit) for digit in range(10)]
         assert entry.weights == checksum(run / "model" / "weights.safetensors")
     assert bundle.preprocessing.size == SIZE
+
+
+def test_a_fine_tuned_network(run, digits):
+    net = us3l.load(run)
+    whole = torch.nn.Sequential(net.carve(0.5), torch.nn.Linear(net.carve(0.5)(digits.test[:1]).shape[1], 10)).eval()
+    record = settle(Run(run), EvaluationRecord("digits-finetune", [], classes=digits.classes))
+    write_finetuned(Run(run), record, 0.5, whole.state_dict())
+    assert main(["export", str(run), "--widths", "0.5x", "--format", "safetensors", "--head", "finetuned"]) == 0
+    (entry,) = read_bundle(run / "export").entries
+    assert entry.head == "finetuned-digits-finetune"
+    state = load_file(run / "export" / "resnet18-0.5x-finetuned-digits-finetune.safetensors")
+    assert torch.equal(state["head.weight"], whole[1].weight)
+    assert main(["export", str(run), "--widths", "1", "--head", "finetuned"]) == 2
 
 
 def test_without_images_noise_serves_and_is_named(run, capsys):

@@ -210,6 +210,19 @@ def test_an_encoder_and_its_classifiers_lie_beside_each_other(source, evidence, 
     }
 
 
+def test_a_fine_tuned_network_is_exported_with_its_classifier(source, evidence, head, tmp_path):
+    body = source.net.carve(0.37)
+    with torch.no_grad():
+        next(body.parameters()).mul_(1.5)  # as training would have moved it
+        expected = head.probe.scores(body(evidence.test)).numpy()
+    tuned = replace(head, network=body)
+    for kind in ("safetensors", "onnx"):
+        entry, _ = export(source, 0.37, kind, tmp_path, evidence, head=tuned)
+        assert entry.head == "finetuned-digits"
+    _, run = example.OPENERS[".onnx"](tmp_path / "tiny-0.37x-finetuned-digits.onnx")
+    np.testing.assert_allclose(run(evidence.test.numpy()), expected, atol=1e-4)
+
+
 def test_a_classifier_of_the_first_format_that_took_the_encoders_name_can_be_replaced(source, evidence, head, tmp_path):
     export(source, 0.37, "safetensors", tmp_path, evidence, head=head)
     (tmp_path / "tiny-0.37x-probe-digits.safetensors").rename(tmp_path / "tiny-0.37x.safetensors")

@@ -41,7 +41,8 @@ class Export:
     int8: bool = False
     """Quantise to INT8, calibrated on training images (ONNX and OpenVINO)."""
     head: str | None = None
-    """Add the classifier that `us3l evaluate` learned: "probe", or the name of the data if there are several."""
+    """Add the classifier that `us3l evaluate` learned: "probe", or the name of the data if there are several;
+    "finetuned" takes the network that `--protocol finetune` made ("finetuned:NAME" if there are several)."""
     data: str | None = None
     """Images to calibrate and to prove the files on (default: those that the run was trained on)."""
     out: Path | None = None

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from us3l.errors import UserError
+from us3l.evaluation.finetuned import find_finetuned, finetuned_network
 from us3l.evaluation.linear import Probe
 from us3l.run import Run
+from us3l.run.bundles import slug
 from us3l.run.evaluations import METRICS, read_evaluations, usual_evaluation
 from us3l.run.probes import list_probes, read_probes
 from us3l.slimmable import Slimmable
@@ -25,6 +27,13 @@ class Head:
     classes: list[str]
     data: str
     """The evaluation that it comes from."""
+    network: nn.Module | None = None
+    """Of a fine-tuned classifier: the network that was trained with it, in place of the run's own."""
+
+    @property
+    def name(self) -> str:
+        """What tells its files from others."""
+        return f"{'finetuned' if self.network else 'probe'}-{slug(self.data)}"
 
 
 class Classifier(nn.Module):
@@ -62,12 +71,22 @@ def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[float,
     }
 
 
+def finetuned_head(run: Run, net: Slimmable, width: float, name: str | None = None) -> Head:
+    """The network and classifier that fine-tuning made of a width, on the data of that name or the only one."""
+    kept = find_finetuned(run, net, width, name)
+    network, linear = finetuned_network(run, net, width, name).children()
+    assert isinstance(linear, nn.Linear)
+    return Head(Probe(linear.weight.detach(), linear.bias.detach()), kept.classes, kept.data, network)
+
+
 def find_accuracy(run: Run, net: Slimmable, width: float, name: str | None = None) -> dict[str, Any] | None:
     """The accuracies of that width on the data of that name, or on the first that has any."""
     for record in read_evaluations(run).values():
         row = record.at(net, width)
         if name in (None, record.name) and row and (row.linear, row.knn) != (None, None):
             return {"data": record.name, "linear": row.linear, "knn": row.knn}
+        if name == record.name and row and row.finetuned is not None:
+            return {"data": record.name, "finetuned": row.finetuned}
     return None
 
 

@@ -33,7 +33,6 @@ from us3l.run.bundles import (
     add_entry,
     check_same_model,
     read_bundle,
-    slug,
 )
 from us3l.slimmable import Slimmable
 
@@ -78,11 +77,11 @@ def export(
     "torch" is a program of torch.export, "safetensors" the plain network's state dict; see `us3l.deploy.formats`.
     """
     net = source.net
-    label = f"probe-{slug(head.data)}" if head else None
+    label = head.name if head else None
     stem = "-".join([source.name, f"{width:g}x", *([label] if label else []), *(["int8"] if int8 else [])])
     names = [stem + suffix for suffix in KINDS[kind].suffixes]
     check(source, width, kind, folder, evidence, int8, names, overwrite)
-    network: nn.Module = net.carve(width).cpu()
+    network: nn.Module = (head and head.network) or net.carve(width).cpu()
     price = cost(network, (3, source.size, source.size))
     features = outputs_of(network, evidence.test[:1]).shape[1]
     if head:

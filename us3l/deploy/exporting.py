@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.evaluated import Head, find_accuracy, find_heads
+from us3l.deploy.evaluated import Head, find_accuracy, find_heads, finetuned_head
 from us3l.deploy.evidence import find_evidence, training_data
 from us3l.deploy.export import Source, export
 from us3l.deploy.proof import Proof
@@ -60,7 +60,8 @@ def export_run(
         widths: one or several.
         formats: kinds of files.
         int8: quantise to INT8 (ONNX and OpenVINO).
-        head: add the classifier that evaluation learned: "probe", or the name of the data if there are several.
+        head: add the classifier that evaluation learned: "probe", or the name of the data if there are several;
+            "finetuned" takes the network that fine-tuning made, with "finetuned:NAME" if there are several.
         data: images to calibrate INT8 and to prove the files on (default: those of the training).
         out: folder for the files (default: export/ in the run's folder); an earlier bundle there is added to.
         overwrite: replace files of the same name.
@@ -95,8 +96,11 @@ def export_run(
 
 def heads_of(run: Run, net: Slimmable, widths: Sequence[float], name: str) -> dict[float, Head]:
     """The classifier of each width."""
+    kind, _, data = name.partition(":")
+    if kind == "finetuned":
+        return {width: finetuned_head(run, net, width, data or None) for width in widths}
     known = find_heads(run, net, None if name == "probe" else name)
     if missing := [width for width in widths if net.canonical(width) not in known]:
-        data = next(iter(known.values())).data
-        raise UserError(f"{run.folder} has no classifier for width {missing[0]:g}: evaluate that width on {data}")
+        learned_on = next(iter(known.values())).data
+        raise UserError(f"{run.folder} has no classifier for width {missing[0]:g}: evaluate that width on {learned_on}")
     return {width: known[net.canonical(width)] for width in widths}
