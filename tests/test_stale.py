@@ -166,8 +166,9 @@ def test_stale_statistics_are_not_saved(net: us3l.Slimmable, images: Tensor, tmp
     with pytest.warns(UserWarning, match="since 2 widths were calibrated"):
         net.save(tmp_path)
     assert not us3l.load(tmp_path, family).statistics
-    us3l.calibrate(net, images, [0.5])
+    us3l.calibrate(net, images, [0.5, 1.0])
     net.save(tmp_path, overwrite=True)
+    assert us3l.load(tmp_path, family).calibrated(1.0)
 
 
 def test_a_model_of_half_precision_keeps_its_calibration(net: us3l.Slimmable, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_channels_last_weights_are_saved_whole(net, tmp_path):
     assert torch.equal(us3l.load(tmp_path / "model").full.conv1.weight, net.full.conv1.weight)
 
 
+@pytest.mark.filterwarnings("ignore:the weights have changed")
 def test_an_existing_model_is_not_overwritten_unless_asked(net, saved):
     before = (saved / "weights.safetensors").read_bytes()
     with torch.no_grad():

@@ -23,12 +23,16 @@ def calibrate(
     batch_size: int = 256,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Collect the batch-norm statistics of each width (default: of every distinct network), and keep them with `net`.
+    """Collect the batch-norm statistics of each width on the present weights, and keep them with the network.
 
-    `images` are preprocessed: one tensor, or batches as a loader gives them (of pairs, the first is taken). They are
-    grouped anew into batches of `batch_size`, so that the result does not depend on the loader's; statistics are the
-    average over these batches, weighted by their sizes. `progress` is called with the number of images each
-    time that networks have seen a batch, once for each of them.
+    Statistics are the average over batches, weighted by their sizes.
+
+    Args:
+        net: The network, which gets the statistics; its weights stay as they are.
+        images: Preprocessed: one tensor, or batches as a loader gives them (of pairs, the first is taken).
+        widths: Which widths (default: every distinct network).
+        batch_size: The images are grouped anew into batches of this size, so that the loader's does not matter.
+        progress: Called with a number of images each time that networks have seen a batch, once for each of them.
     """
     if isinstance(widths, int | float):
         widths = [widths]

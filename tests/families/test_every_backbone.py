@@ -73,7 +73,7 @@ def test_shared_equals_carved_forward_and_gradient(net):
 
 def test_no_parameter_of_a_carved_network_is_dead(net):
     """In eval mode, as deployed: with the statistics of a batch, a norm's bias before another norm would not matter."""
-    size = getattr(net.family, "image_size", 12)
+    size = net.family.image_size or 12
     images = torch.randn(20, 3, size, size, dtype=torch.float64)
     us3l.calibrate(net, images, WIDTHS)
     for width in WIDTHS:

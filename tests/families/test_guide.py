@@ -16,7 +16,7 @@ def test_the_guides_code(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     for block in blocks:
         exec(compile(block, str(GUIDE), "exec"), names)
     assert "Cost(params=" in capsys.readouterr().out

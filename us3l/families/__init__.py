@@ -56,13 +56,20 @@ def create(
     individual: float | None = None,
     **options: Any,
 ) -> Slimmable:
-    """A new slimmable network by name, at random weights; `switchable` is explained at `Slimmable`.
+    """A new slimmable network by name, at random weights.
 
-    `individual` makes it the network of that width alone, for comparison: its width 1 is what the others call that.
+    Args:
+        name: "resnet18", "resnet50", "mobilenet_v2", "vit_tiny" or "vit_small".
+        min_width: The narrowest width.
+        switchable: If given, the only widths, each with batch norms of its own: see `Slimmable`.
+        individual: Make the network of this width alone, for comparison; it is then called width 1.
+        **options: All take `num_classes` (0: features, else logits) and `base`, with which all channel counts grow
+            (64: the paper's). ResNets and MobileNetV2 take `stem` ("imagenet" or "cifar"); ViTs take `image_size`,
+            `patch`, `heads`, `depth`, `pool` ("cls" or "mean"), `positions` ("sincos" or "learned") and
+            `frozen_patches`.
 
-    All take `num_classes` (0: features, else logits) and `base`, with which all channel counts grow (64: the paper's).
-    ResNets and MobileNetV2 take `stem` ("imagenet" or "cifar"); ViTs take `image_size`, `patch`, `heads`, `depth`,
-    `pool` ("cls" or "mean"), `positions` ("sincos" or "learned") and `frozen_patches`.
+    Returns:
+        The network, in training mode.
 
     >>> net = create("resnet18", stem="cifar", base=16)
     >>> len(net.widths) > 10
