@@ -269,7 +269,7 @@ def test_all_processes_hear_of_a_batch_of_nothing_but_damaged_images(tmp_path, m
     def damaged(*_):
         raise UserError("none of 8 images can be read")
 
-    monkeypatch.setattr(trainer.images, "batch", damaged)
+    monkeypatch.setattr(trainer, "read_batch", damaged)
     with pytest.raises(UserError, match="none of 8"):
         trainer.take_batch()
     trainer.peers = Peers(0, 2)

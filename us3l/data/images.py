@@ -205,7 +205,7 @@ class ImageSet:
             if self.places is not None:
                 indices = torch.tensor([self._readable(index) for index in indices.tolist()])
             slots = self.slots[indices]
-            pixels = self.images[slots.to(self.images.device)]
+            pixels = self.images[slots.to(self.images.device, non_blocking=True)]
             if device is not None and device != pixels.device:
                 pixels = (pixels.pin_memory() if device.type == "cuda" else pixels).to(device, non_blocking=True)
             made = random_views(pixels, views, seeded(seed, step.number, 1), count, part, mean, std)

@@ -5,6 +5,8 @@ Between unit vectors a product is a cosine, so these are the formulas of the pap
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -73,7 +75,8 @@ def similarities(z: Tensor, t: Tensor, queue: Tensor) -> Tensor:
 
 def products(rows: Tensor, others: Tensor) -> Tensor:
     """Of each row with each of the others, in their own type: mixed precision would round cosines to three digits."""
-    with torch.autocast(rows.device.type, enabled=False):
+    kind = rows.device.type
+    with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
         return rows @ others.T
 
 

@@ -122,7 +122,7 @@ class Trainer:
             batch, self.trouble = self.stand_in(), str(error)
         if not self.recipe.objective.supervised or batch.labels is None:
             return replace(batch, labels=None)
-        return replace(batch, labels=batch.labels.to(self.fabric.device))
+        return replace(batch, labels=batch.labels.to(self.fabric.device, non_blocking=True))
 
     def read_batch(self) -> Batch:
         """The next batch of an epoch; of images in files, processes read ahead of it."""
