@@ -39,7 +39,7 @@ def calibrate(
     chosen = [net.check(width) for width in (net.widths if widths is None else widths)]
     if not batch_norms(net.full):
         return
-    networks = {width: net.build(width, blank_statistics(net, width), torch.detach).eval() for width in chosen}
+    networks = {width: net._build(width, blank_statistics(net, width), torch.detach).eval() for width in chosen}
     chains = [chain_of(net, network) for network in networks.values()]
     seen = 0
     device = next(net.full.parameters()).device
@@ -57,7 +57,7 @@ def calibrate(
                 progress(finished * len(batch))
     if seen < 2:
         raise UserError(f"calibration needs at least two images, got {seen}")
-    weights = net.certain_digest()
+    weights = net._certain_digest()
     for width, network in networks.items():
         net.set_statistics(width, statistics_of(network), weights)
 

@@ -206,10 +206,10 @@ class Slimmable(nn.Module):
             return self.full
         skeleton = self.skeleton(width, tracking=bool(statistics)).train(self.training)
         check_statistics(statistics, skeleton, width)
-        tensors = self.slices(width, copy=torch.is_grad_enabled()) | self._like_weights(statistics)
+        tensors = self._slices(width, copy=torch.is_grad_enabled()) | self._like_weights(statistics)
         return lambda images: functional_call(skeleton, tensors, (images,))
 
-    def slices(self, width: Width, copy: bool = False) -> dict[str, Tensor]:
+    def _slices(self, width: Width, copy: bool = False) -> dict[str, Tensor]:
         """The tensors of that network: views into the full network's, or copies of them, but for norms of its own."""
         return self._leading(width, copy) | self.norms.of(self.check(width))
 
@@ -232,7 +232,7 @@ class Slimmable(nn.Module):
             self._digest = seen, digest(self.weights())
         return self._digest[1]
 
-    def certain_digest(self) -> str:
+    def _certain_digest(self) -> str:
         """The same, computed in any case: a change of few values through `.data` may escape notice."""
         self._digest = None
         return self.digest
@@ -284,15 +284,15 @@ class Slimmable(nn.Module):
                 "Call us3l.calibrate(net, images) first.",
                 stacklevel=3,
             )
-        return self.build(width, statistics, take)
+        return self._build(width, statistics, take)
 
-    def build(self, width: Width, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
+    def _build(self, width: Width, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
         """The plain network of that width, on what `take` makes of each shared tensor."""
         module = self._build_skeleton(width)
         check_statistics(statistics, module, width)
         if not statistics:
             forget_statistics(module)
-        shared = self.slices(width) | self._like_weights(statistics)
+        shared = self._slices(width) | self._like_weights(statistics)
         assign(module, {name: take(tensor) for name, tensor in shared.items()})
         return module
 

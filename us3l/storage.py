@@ -46,7 +46,7 @@ def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
     except (TypeError, ValueError) as error:
         raise UserError(f"cannot save to {folder}: net.metadata must hold plain values only ({error})") from None
     weights = net.weights()
-    present = net.certain_digest()
+    present = net._certain_digest()
     kept = [calibration for calibration in net.statistics.values() if calibration.weights == present]
     if stale := len(net.statistics) - len(kept):
         warnings.warn(
