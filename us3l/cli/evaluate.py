@@ -23,7 +23,7 @@ class Evaluate:
     """What a network is worth at every width asked for, by labelled images.
 
     Protocol "fast" is weighted kNN and an exact linear probe on frozen features, beside the untrained network's;
-    "paper" is the paper's linear probe, trained on random crops; "finetune" trains each width's network as a whole.
+    "paper" is the paper's linear probe, trained on random crops; "finetune" trains each width's network and keeps it.
     Results come as a table, and in the run's folder as eval/NAME.json, .png and -costs.png, NAME being the data's
     (NAME-paper, NAME-finetune); the linear classifiers are in eval/NAME.probes.safetensors.
 
