@@ -10,6 +10,10 @@ class UserError(ValueError):
     """
 
 
+class Caution(UserWarning):
+    """Something about the input should be known, but is not wrong. The command line prints the message as one line."""
+
+
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """What to say about a word that is not one of the known ones.
 

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import socket
 import stat
 import sys
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from us3l.errors import UserError
+from us3l.streams import one_line, printable
 
 LARGEST_TEXT = 2**26  # bytes of a file of settings or results
 LONGEST_LINE = 2**20
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @contextmanager
@@ -87,17 +86,7 @@ def open_own(path: Path, flags: int) -> BinaryIO:
 def append_lines(path: Path, lines: list[str]) -> None:
     """Add lines to a file, each as one line, whatever characters are in it."""
     with open_own(path, os.O_WRONLY | os.O_APPEND) as file:
-        text = "".join(f"{one_line(line)}\n" for line in lines)
-        file.write(text.encode(errors="backslashreplace"))
-
-
-def one_line(text: str) -> str:
-    """Text with its line breaks and other control characters spelt out.
-
-    >>> one_line("a\\nb")
-    'a\\\\x0ab'
-    """
-    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+        file.writelines(printable(line).replace("\n", "\\n").encode() + b"\n" for line in lines)
 
 
 def check_inside(folder: Path, path: Path) -> Path:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from us3l.cli.main import main
+from us3l.errors import Caution
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
 from us3l.run.checkpoints import load_checkpoint
@@ -43,24 +45,31 @@ def test_the_network(run):
 
 
 def test_evaluations_and_probes_with_a_warning_that_their_weights_are_unknown(run):
-    with pytest.warns(UserWarning, match="does not say which weights"):
+    with pytest.warns(Caution, match="does not say which weights"):
         record = run.evaluations["digits"]
     assert (record.metric, record.percent("linear")) == ("linear", {1.0: 24.0, 0.5: 24.0})
     assert (record.protocol, record.train_images, record.test_images, record.size) == ("fast", 200, 100, 16)
     assert record.scores[0.5]["knn"].top1 == 29.0
-    with pytest.warns(UserWarning, match="does not say which weights"):
+    with pytest.warns(Caution, match="does not say which weights"):
         assert find_evaluation(run, "digits", "fast") == record
-    with pytest.warns(UserWarning, match="does not say which weights"):
+    with pytest.warns(Caution, match="does not say which weights"):
         assert list(read_probes(run, "digits").linear) == [1.0, 0.5]
     assert read_evaluations(run, check=False) == {"digits": record}
 
 
 def test_detections_and_the_manifest(run):
-    with pytest.warns(UserWarning, match="does not say which weights"):
+    with pytest.warns(Caution, match="does not say which weights"):
         record = run.detections["voc_bccd-1x"]
     assert (record.width, len(record.losses), record.masks, record.layout) == (1.0, 4, None, "voc")
     assert record.boxes.classes["WBC"].ap50 == pytest.approx(6.6006600660066)
-    with pytest.warns(UserWarning, match="does not say which weights"):
+    with pytest.warns(Caution, match="does not say which weights"):
         assert find_detection(run, "voc_bccd", 1.0) == record
     bundle = read_bundle(run.export_folder, check=False)  # the network itself is not part of the fixture
     assert [(entry.width, entry.format, entry.weights) for entry in bundle.entries] == [(0.25, "safetensors", None)]
+
+
+def test_on_the_command_line_the_warning_is_a_line(run, tmp_path, capsys):
+    assert main(["compare", str(run.folder), str(shutil.copytree(run.folder, tmp_path / "other"))]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "which weights" in line]
+    assert len(told) == 2
+    assert all(line.startswith("us3l: ") and line.endswith("if in doubt") for line in told)

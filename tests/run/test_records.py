@@ -109,7 +109,7 @@ def test_a_log_line_is_one_line_and_no_link_is_followed(tmp_path):
     from us3l.files import append_lines
 
     append_lines(tmp_path / "log", ["a\nb\r\x1b[31m\u2028c \udcff"])
-    assert (tmp_path / "log").read_text() == "a\\x0ab\\x0d\\x1b[31m\\x2028c \\udcff\n"
+    assert (tmp_path / "log").read_text() == "a\\nb\\r\\x1b[31m\\u2028c \\udcff\n"
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "train.log").symlink_to(tmp_path / "victim")
     (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "new")

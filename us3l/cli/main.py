@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from importlib import import_module
+from typing import Any
 
 from us3l import __version__
 from us3l.allocation import keep_freed_memory
-from us3l.errors import UserError, did_you_mean
+from us3l.errors import Caution, UserError, did_you_mean
 from us3l.streams import lasting_display, one_line
 
+SHOW_WARNING = warnings.showwarning
 COMMANDS = {
     "demo": "the whole journey on a built-in data set, in minutes",
     "pretrain": "train one network once, without labels, for every width",
@@ -48,8 +51,17 @@ examples:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line, that of the process by default; the exit code."""
-    with lasting_display():
+    with lasting_display(), warnings.catch_warnings():
+        warnings.showwarning = tell
         return answer(sys.argv[1:] if arguments is None else arguments)
+
+
+def tell(message: Warning | str, category: type[Warning], *where: Any, **how: Any) -> None:
+    """A caution is one line; warnings of other origin look as Python shows them."""
+    if issubclass(category, Caution):
+        print(f"us3l: {one_line(str(message))}", file=sys.stderr)
+    else:
+        SHOW_WARNING(message, category, *where, **how)
 
 
 def answer(arguments: list[str]) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from us3l import __version__
-from us3l.errors import UserError
+from us3l.errors import Caution, UserError
 from us3l.files import finite, parse_json, read_json, write_json
 from us3l.run.folder import Run
 from us3l.run.identity import DataIdentity, clean, source_of
@@ -237,7 +237,7 @@ def joined(path: Path, old: EvaluationRecord, new: EvaluationRecord) -> Evaluati
     if new.identity is None or new.protocol is None or not old.is_of(new.identity.source, new.protocol):
         raise UserError(f"{path} holds an evaluation of other data ({old.data}): {advice}")
     if old.weights is None:
-        warnings.warn(f"{path} does not say which weights it belongs to: its widths are kept", stacklevel=3)
+        warnings.warn(f"{path} does not say which weights it belongs to: its widths are kept", Caution, stacklevel=3)
     elif new.weights is None or old.weights.differences(new.weights):
         raise UserError(f"{path} was measured with other weights than the model has now: {advice}")
     differing = [

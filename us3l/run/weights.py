@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from us3l.errors import UserError
+from us3l.errors import Caution, UserError
 from us3l.files import check_regular, checksum, open_regular, parse_json
 
 LARGEST_HEADER = 100 * 2**20  # bytes, as in safetensors itself
@@ -92,6 +92,7 @@ def check_weights(path: Path, measured: Weights | None, present: Weights, again:
         again: what to do about a mismatch.
     """
     if measured is None:
-        warnings.warn(f"{path} does not say which weights it belongs to: {again}, if in doubt", stacklevel=3)
+        text = f"{path} does not say which weights it belongs to: {again}, if in doubt"
+        warnings.warn(text, Caution, stacklevel=3)
     elif changed := measured.differences(present):
         raise UserError(f"{path} belongs to another model, whose {' and '.join(changed)} differ: {again}")
