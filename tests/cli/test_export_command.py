@@ -1,7 +1,5 @@
 """`us3l export` as a user calls it."""
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,7 +14,7 @@ from us3l.evaluation.linear import linear_probe
 from us3l.files import checksum
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
-from us3l.run.evaluations import EvaluationRecord, settle
+from us3l.run.evaluations import EvaluationRecord, WidthResult, settle, write_evaluation
 from us3l.run.finetuned import write_finetuned
 from us3l.run.probes import Probes, write_probes
 
@@ -37,13 +35,14 @@ def run(tmp_path, digits):
     net.metadata = {"preprocessing": {"size": SIZE, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
     folder = tmp_path / "run"
     net.save(folder / "model")
-    (folder / "eval").mkdir()
-    rows = [{"width": 0.5, "params": 1, "macs": 1, "knn": 60.0, "linear": 70.0}]
-    (folder / "eval" / "digits.json").write_text(json.dumps({"data": "digits", "widths": rows}))
+    evaluated = EvaluationRecord("digits", [WidthResult(0.5, 1, 1, knn=60.0, linear=70.0)], "digits")
+    write_evaluation(Run(folder), settle(Run(folder), evaluated))
     with torch.no_grad():
         probe = linear_probe(net.at(0.5)(digits.train), digits.train_labels)
     linear = {0.5: (probe.weight, probe.bias)}
-    write_probes(folder / "eval" / "digits.probes.safetensors", Probes(linear, digits.classes, "digits"))
+    write_probes(
+        folder / "eval" / "digits.probes.safetensors", Probes(linear, digits.classes, "digits", Run(folder).weights)
+    )
     return folder
 
 
@@ -52,6 +51,17 @@ def failing(capsys, *arguments):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     return error
+
+
+def test_a_head_and_accuracies_of_other_weights_are_refused(run, digits, capsys):
+    torch.manual_seed(1)
+    net = us3l.create("resnet18", stem="cifar", base=8)
+    us3l.calibrate(net, digits.train, widths=[0.5, 1.0])
+    net.save(run / "model", overwrite=True)
+    arguments = ["export", run, "--width", 0.5, "--format", "safetensors"]
+    assert "probes.safetensors belongs to another model" in failing(capsys, *arguments, "--head", "probe")
+    assert "digits.json belongs to another model" in failing(capsys, *arguments)
+    assert not (run / "export").exists()
 
 
 def test_widths_and_formats_with_a_head(run, capsys):

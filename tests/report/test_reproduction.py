@@ -7,6 +7,7 @@ from rich.console import Console
 from us3l.paper.reproduce import SCALES, chosen_rows, entries
 from us3l.paper.workspace import Found, collapsed, disagreements
 from us3l.report.reproduction import as_csv, markdown, reproduction_figure, reproduction_table
+from us3l.run.records import Gauges
 
 ENTRIES = chosen_rows(entries("main-cifar100", SCALES["mini"]), [7, 8, 9])
 
@@ -61,8 +62,8 @@ def test_the_picture_is_drawn_for_each_kind_of_table(name, tmp_path):
 
 
 def test_collapse_is_the_last_gauge_at_the_nearest_width():
-    def event(*spreads: float) -> dict:
-        return {"gauges": {name: {"spread": value} for name, value in zip(("1", "0.25"), spreads, strict=True)}}
+    def event(*spreads: float) -> Gauges:
+        return Gauges(1, 1, {name: {"spread": value} for name, value in zip(("1", "0.25"), spreads, strict=True)})
 
     assert collapsed([event(0.9, 0.9), event(0.9, 0.05)], 0.3)
     assert not collapsed([event(0.9, 0.05), event(0.9, 0.9)], 0.3)
