@@ -8,6 +8,7 @@ import us3l
 from us3l.data.sources import ImageSet
 from us3l.errors import UserError
 from us3l.objective.heads import projector
+from us3l.objective.losses import nt_xent, unit
 from us3l.objective.methods import METHODS, method
 from us3l.objective.sampling import lower_bound, sample_widths
 from us3l.objective.spec import Objective
@@ -175,3 +176,34 @@ def test_s_net_trains_norms_of_its_own_for_each_width(tiny_digits):
 def test_unknown_methods():
     with pytest.raises(UserError, match="did you mean 'us-simsiam'"):
         method("ussimsiam")
+
+
+def test_seed_by_mse_predicts_the_other_view(tiny_digits, pretrained):
+    """As in the authors' code: two views crossed, a predictor, cosine loss."""
+    learner = trainer(replace(TINY.with_method("seed-mse"), teacher=pretrained), tiny_digits).learner
+    views = torch.randn(6, 3, 8, 8), torch.randn(6, 3, 8, 8)
+    loss, _ = learner(views, 1.0)
+    p1, p2 = (unit(learner.h(z)) for z in learner.embed(views, 1.0))
+    t1, t2 = map(unit, learner.teach(views))
+    torch.testing.assert_close(loss, -((p1 * t2).sum(1).mean() + (p2 * t1).sum(1).mean()) / 2)
+
+
+def test_nt_xent_distillation_has_the_other_outputs_as_negatives(tiny_digits):
+    learner = trainer(TINY.with_objective(distill_loss="nt-xent"), tiny_digits).learner
+    views = torch.randn(6, 3, 8, 8), torch.randn(6, 3, 8, 8)
+    _, targets = learner(views, 1.0)
+    found, _ = learner(views, 0.5, targets)
+    (z1, z2), (t1, t2) = (map(unit, map(learner.g, learner.embed(views, 0.5))), map(unit, targets.teacher))
+    tau = learner.objective.temperature
+    torch.testing.assert_close(found, (nt_xent(z1, t2, tau) + nt_xent(z2, t1, tau)) / 2, rtol=1e-4, atol=1e-5)
+
+
+def test_alpha_may_jump_at_half_time(tiny_digits, monkeypatch):
+    """As it does for ResNet-50 in the authors' code."""
+    ours = trainer(TINY.with_objective(alpha_ramp=(0.5, 0.5)), tiny_digits)
+    shares = []
+    monkeypatch.setattr(ours.decay, "add_to_gradients", shares.append)
+    for _ in range(ours.steps):
+        ours.apply_decay()
+        ours.step += 1
+    assert shares == [0.0] * (ours.steps // 2) + [1.0] * (ours.steps - ours.steps // 2)

@@ -99,7 +99,7 @@ class Trainer:
     def apply_decay(self) -> None:
         begin, end = self.recipe.objective.alpha_ramp or (0.0, 0.0)
         done = self.step / self.steps
-        share = 1.0 if done >= end else max((done - begin) / (end - begin), 0.0)
+        share = 1.0 if done >= end else 0.0 if done <= begin else (done - begin) / (end - begin)
         if self.recipe.optimiser.algorithm == "adamw":
             self.decay.shrink(self.learning_rate(self.step), share)
         else:
