@@ -15,20 +15,26 @@ if TYPE_CHECKING:
     from us3l.deploy.runtime import Runtime as Runtime
     from us3l.errors import UserError as UserError
     from us3l.families import create as create
+    from us3l.run import Run as Run
     from us3l.slimmable import Slimmable as Slimmable
     from us3l.storage import load as load
+    from us3l.verbs import evaluate as evaluate
+    from us3l.verbs import pretrain as pretrain
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Cost": "us3l.costs",
+    "Run": "us3l.run",
     "Runtime": "us3l.deploy.runtime",
     "Slimmable": "us3l.slimmable",
     "UserError": "us3l.errors",
     "calibrate": "us3l.calibration",
     "cost": "us3l.costs",
     "create": "us3l.families",
+    "evaluate": "us3l.verbs",
     "load": "us3l.storage",
+    "pretrain": "us3l.verbs",
 }
 __all__ = list(_HOMES)
 

@@ -26,9 +26,10 @@ def net():
 
 
 def test_rows_for_pandas(net, digits: Pair):
-    found = Job(net, *digits, EvaluationSettings(widths=(1.0, 0.5, 1.0), floor=False)).run()
-    assert [row["width"] for row in found.rows] == [1.0, 0.5]
-    for row in found.rows:
+    job = Job(net, *digits, EvaluationSettings(widths=(1.0, 0.5, 1.0), floor=False))
+    found = job.recorded(job.run()).rows
+    assert [row["width"] for row in found] == [1.0, 0.5]
+    for row in found:
         assert row["linear_low"] <= row["linear"] <= row["linear_high"]
         assert row["knn_low"] <= row["knn"] <= row["knn_high"]
         assert "finetuned" not in row
@@ -50,7 +51,7 @@ def test_every_protocol_computes_on_the_device_asked_for(net, digits: Pair, prot
     monkeypatch.setattr("us3l.slimmable.Slimmable.to", lambda self, device: moves.append(device) or self)
     epochs = None if protocol == "fast" else 1
     settings = EvaluationSettings(widths=(0.5,), protocol=protocol, epochs=epochs, floor=False, device="cuda")
-    assert Job(net, *digits, settings).run().rows
+    assert Job(net, *digits, settings).run().results
     assert (asked, [device.type for device in moves]) == (["cuda"], ["cpu", "cpu"])
 
 
@@ -59,7 +60,7 @@ def test_every_protocol_computes_on_the_device_asked_for(net, digits: Pair, prot
 def test_on_a_gpu(net, digits: Pair, protocol):
     epochs = None if protocol == "fast" else 1
     settings = EvaluationSettings(widths=(1.0, 0.5), protocol=protocol, epochs=epochs, device="cuda")
-    assert Job(net, *digits, settings).run().rows
+    assert Job(net, *digits, settings).run().results
     assert next(net.parameters()).device.type == "cpu"
 
 

@@ -40,7 +40,7 @@ def test_a_run_is_finished_with_all_that_it_promises(run):
 
 def test_what_is_not_there(tmp_path, run):
     with pytest.raises(UserError, match="there is no folder"):
-        Run(tmp_path / "none").load()
+        _ = Run(tmp_path / "none").network
     with pytest.raises(UserError, match="is not a run"):
         _ = Run(tmp_path).settings
     shutil.rmtree(run.model)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from us3l import progress
 from us3l.objective.spec import Objective
-from us3l.progress import Counting, clock
+from us3l.progress import SILENT, Counting, Screen, clock
 from us3l.training.display import LOSSES, SPREAD, Display, losses_line
 
 
@@ -34,7 +34,7 @@ def test_durations():
 def test_plain_lines_come_now_and_then_and_the_last_always(tmp_path, clockwork):
     written = StringIO()
     console = Console(file=written, width=60)
-    with Display(console, tmp_path / "log", [1.0] * 4, start=0) as display:
+    with Display(Screen(console), tmp_path / "log", [1.0] * 4, start=0) as display:
         for step in range(4):
             display.step(step, 2.0, 100, "1/1", "1x 3.0")
             clockwork[0] += 6
@@ -49,10 +49,10 @@ def test_plain_lines_come_now_and_then_and_the_last_always(tmp_path, clockwork):
 def test_the_estimate_knows_that_later_steps_are_dearer():
     written = StringIO()
     console = Console(file=written, width=200)
-    display = Display(console, None, [1.0, 1.0, 3.0, 3.0], start=0)
+    display = Display(Screen(console), None, [1.0, 1.0, 3.0, 3.0], start=0)
     display.step(0, 1.0, 8, "1/1", "1x 3.0")
     assert "7 s left" in written.getvalue()
-    resumed = Display(console, None, [1.0, 1.0, 3.0, 3.0], start=2)
+    resumed = Display(Screen(console), None, [1.0, 1.0, 3.0, 3.0], start=2)
     resumed.step(2, 3.0, 8, "1/1", "1x 3.0")
     assert "3 s left" in written.getvalue()
 
@@ -60,7 +60,7 @@ def test_the_estimate_knows_that_later_steps_are_dearer():
 def test_a_terminal_gets_a_live_table():
     written = StringIO()
     console = Console(file=written, width=100, force_terminal=True)
-    with Display(console, None, [1.0] * 2, start=0) as display:
+    with Display(Screen(console), None, [1.0] * 2, start=0) as display:
         display.show({0.5: {"spread": 0.7, "knn": 61.25}})
         display.step(0, 1.0, 8, "1/1", "1x 3.0")
         display.live.refresh()
@@ -73,7 +73,7 @@ def test_a_terminal_gets_a_live_table():
 def test_no_number_is_cut_at_80_columns():
     console = Console(file=(out := StringIO()), width=80, force_terminal=True)
     losses = losses_line(Objective(), [1.0, 0.25, 0.55], [4.25, -0.5, -0.625])
-    with Display(console, None, [1.0] * 123_456, start=123_450) as display:
+    with Display(Screen(console), None, [1.0] * 123_456, start=123_450) as display:
         display.step(123_450, 1.0, 8, "1000/1000", losses)
         display.live.refresh()
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
@@ -97,14 +97,14 @@ def test_losses_of_unlike_kinds_are_named():
 
 def test_gauges_for_newcomers_and_what_spread_is(tmp_path):
     console = Console(file=(out := StringIO()), width=80)
-    display = Display(console, tmp_path / "log", [1.0], start=0)
+    display = Display(Screen(console), tmp_path / "log", [1.0], start=0)
     for _ in range(2):
         display.show({0.5: {"spread": 0.7, "knn": 61.25, "turn": 0.5, "change": 0.1}})
     assert out.getvalue().splitlines() == [SPREAD] + 2 * ["0.5x kNN 61.2 %, spread 0.70"]
 
 
 def test_a_line_of_the_log_is_one_line(tmp_path):
-    display = Display(Console(quiet=True), tmp_path / "log", [1.0], start=0)
+    display = Display(SILENT, tmp_path / "log", [1.0], start=0)
     display.record("photos\n2026-01-01 00:00:00 forged \x1b[2J caf\udce9")
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert line.endswith(r"photos 2026-01-01 00:00:00 forged \x1b[2J caf\udce9")

@@ -20,6 +20,7 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, find, load
 from us3l.distributed.launching import any_of
 from us3l.errors import UserError
+from us3l.progress import SILENT, Screen
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
 from us3l.training import finishing, loop
@@ -48,7 +49,7 @@ def digits() -> ImageSet:
 def pretrain(folder, config=CONFIG, data=digits, resume=False) -> str:
     written = StringIO()
     console = Console(file=written, width=200)
-    loop.pretrain(config, Run(folder), data, resume, console)
+    loop.pretrain(config, Run(folder), data, resume, Screen(console))
     return written.getvalue()
 
 
@@ -409,7 +410,7 @@ def test_large_images_are_calibrated_on_the_centre_that_evaluation_sees(tmp_path
         us3l.calibrate(net, images)
 
     monkeypatch.setattr(finishing, "calibrate", remember)
-    finishing.finish(trainer, Run(tmp_path / "run"), SimpleNamespace(say=print, console=Console(file=StringIO())))
+    finishing.finish(trainer, Run(tmp_path / "run"), SimpleNamespace(say=print, progress=SILENT))
     (batch,) = files.batches(Preprocessing.usual(64))
     expected, calibrated, monitored = (
         images.sum(dim=(1, 2, 3)).sort().values for images in (batch.views[0], seen[0], Monitor(trainer).images)

@@ -12,11 +12,12 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from us3l.cli import pretrain as command
+from us3l import verbs
 from us3l.cli.main import main
 from us3l.data.sources import load
 from us3l.distributed.peers import Peers
 from us3l.errors import UserError
+from us3l.progress import Screen
 from us3l.run import Run
 from us3l.run.checkpoints import MARK, TRAILER, load_checkpoint, save_checkpoint
 from us3l.training import loop
@@ -40,7 +41,7 @@ CONFIG = RunConfig("digits", TINY, Machine(accelerator="cpu"))
 def pretrain(folder, machine=CONFIG.machine, resume=False, data=lambda: load("digits", "train", limit=64)) -> str:
     written = StringIO()
     console = Console(file=written, width=200)
-    loop.pretrain(replace(CONFIG, machine=machine), Run(folder), data, resume, console)
+    loop.pretrain(replace(CONFIG, machine=machine), Run(folder), data, resume, Screen(console))
     return written.getvalue()
 
 
@@ -117,7 +118,9 @@ def test_a_run_that_does_not_start_leaves_nothing(tmp_path):
 
 def test_resuming_nothing_starts_when_it_is_known_on_what(tmp_path, capsys, monkeypatch):
     started = []
-    monkeypatch.setattr(command, "execute", lambda config, _, resume: started.append((config.data, resume)) or 1)
+    monkeypatch.setattr(
+        "us3l.cli.pretrain.execute", lambda config, _, resume: started.append((config.data, resume)) or 1
+    )
     assert main(["pretrain", "--out", str(tmp_path / "run"), "--resume"]) == 2
     assert "is not a run" in capsys.readouterr().err
     assert main(["pretrain", "digits", "--out", str(tmp_path / "run"), "--resume"]) == 1
@@ -141,8 +144,9 @@ def test_a_resumed_run_may_be_computed_otherwise_but_learns_the_same(tmp_path, a
     pretrain(tmp_path / "run", Machine("cpu", accumulate=2, checkpoint_every=2), resume=True)
     config = config_of(Run(tmp_path / "run"))
     assert config.machine.accumulate == 2
-    assert command.settled(config) == command.settled(CONFIG)
-    assert command.settled(config) != command.settled(replace(CONFIG, machine=Machine(stream=True)))
+    verbs.check_settled(Run(tmp_path / "run"), CONFIG)
+    with pytest.raises(UserError, match="a resumed run keeps its settings"):
+        verbs.check_settled(Run(tmp_path / "run"), replace(CONFIG, machine=Machine(stream=True)))
     assert [record["step"] for record in events(tmp_path / "run")] == list(range(12))
 
 
@@ -251,7 +255,7 @@ def test_a_model_that_is_not_finite_is_not_saved(tmp_path, labelled):
             replace(CONFIG, recipe=recipe),
             Run(tmp_path / "run"),
             lambda: images if labelled else replace(images, labels=None, classes=None),
-            console=console,
+            progress=Screen(console),
         )
     assert "collapse at 1x" in written.getvalue()
     assert not Run(tmp_path / "run").finished

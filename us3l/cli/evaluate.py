@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from us3l.cli.parse import parse
-from us3l.errors import UserError
 from us3l.evaluation.settings import EvaluationSettings
 
 if TYPE_CHECKING:
@@ -66,37 +65,15 @@ def main(arguments: list[str]) -> int:
 
 
 def execute(command: Evaluate) -> int:
-    from us3l.cli.data import load_model
     from us3l.console import Console
-    from us3l.data.memory import usable_memory
-    from us3l.data.preprocessing import Preprocessing
-    from us3l.data.sources import open_images, tell_damaged
-    from us3l.evaluation import Job
     from us3l.progress import Screen
     from us3l.run import Run
+    from us3l.verbs import evaluate
 
     console = Console()
-    net = load_model(command.run)
-    run = Run(command.run)
-    data, limit = command.data, command.train_images
-    if data is None:
-        if not run.config_file.exists():
-            raise UserError("say which labelled images to use: --data DATA")
-        data, limit = str(run.settings["data"]), limit or run.settings["recipe"]["images"]
-    side = Preprocessing.of(net).resize
-    where: dict[str, Any] = {
-        "root": command.data_root,
-        "stream": command.stream,
-        "memory": usable_memory(int(command.memory_gib * 2**30)),
-        "progress": Screen(console),
-    }
-    train = open_images(data, "train", side, limit=limit, **where)
-    test = open_images(data, "test", side, limit=command.test_images, **where)
-    job = Job(net, train, test, command.settings, data)
-    job.check(run, command.name, command.overwrite)
-    evaluation = job.run(Screen(console))
-    show(console, run, job.keep(run, evaluation, command.name, command.overwrite))
-    tell_damaged(Screen(console), data, evaluation.damaged)
+    given = {name: value for name, value in vars(command).items() if name not in ("run", "settings")}
+    record = evaluate(command.run, **given, **vars(command.settings), progress=Screen(console))
+    show(console, Run(command.run), record)
     return 0
 
 

@@ -14,8 +14,9 @@ from us3l.cli.parse import parse, program
 from us3l.console import Console
 from us3l.errors import UserError
 from us3l.run import Run
-from us3l.training.recipes import Recipe, named
+from us3l.training.recipes import Recipe
 from us3l.training.run import Machine, RunConfig, config_of
+from us3l.verbs import check_settled, configuration
 
 HELP = """usage: us3l pretrain DATA --out RUN [settings]
 
@@ -124,10 +125,7 @@ def main(arguments: list[str]) -> int:
         )
     config = RunConfig(command.data, command.recipe.settled(), command.machine)
     if command.resume and run.started:
-        if settled(config) != settled(config_of(run)):
-            raise UserError(
-                f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them"
-            )
+        check_settled(run, config)
         if run.finished:
             Console().say(f"{run.folder} is finished: its model is in {run.model}")
             return 0
@@ -159,11 +157,6 @@ What next:
       the network of that width, as a file"""
 
 
-def settled(config: RunConfig) -> RunConfig:
-    """What stays when a run is resumed: all but how it is computed."""
-    return replace(config, recipe=config.recipe.settled(), machine=Machine(stream=config.machine.stream))
-
-
 def defaults(arguments: list[str], recipe: str) -> Pretrain:
     """The values that the rest of the command line changes: of another run, of the run to resume, or of a recipe.
 
@@ -179,55 +172,24 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
         early, _ = parser.parse_known_args(arguments)
     except argparse.ArgumentError:  # tyro will say it better
         return Pretrain()
-    going_on = early.resume and early.out and Run(early.out).started
-    if going_on:
+    if early.resume and early.out and Run(early.out).started:
         config = config_of(Run(early.out))
-    elif early.config:
-        if not early.config.is_file():
-            raise UserError(f"there is no file {early.config}")
-        from us3l.run.config import read_config
-
-        config = read_config(early.config, RunConfig)
     else:
-        config = RunConfig("", named(early.recipe or recipe))
-    if early.method and not going_on:
-        config = replace(config, recipe=config.recipe.with_method(early.method))
-    if early.case and not going_on:
-        from us3l.paper.cases import case
-
-        chosen = case(early.case)
-        given = early.recipe or early.config or recipe != "mini"
-        changed = chosen.apply(config.recipe) if given else chosen.at_scale(early.scale or "mini")
-        config = replace(config, recipe=changed)
-    if early.base_loss and not going_on:
-        config = replace(config, recipe=config.recipe.tuned_for(early.base_loss))
+        chosen = early.recipe or (None if early.config or recipe == "mini" else recipe)
+        config = configuration("", chosen, early.method, early.case, early.scale or "mini", early.config)
+        if early.base_loss:
+            config = replace(config, recipe=config.recipe.tuned_for(early.base_loss))
     return Pretrain(config.data, recipe=config.recipe, machine=config.machine)
 
 
 def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
     """Run a pre-training and say how it ended."""
-    from us3l.data.sources import TRAINING_MEMORY, open_images
     from us3l.progress import Screen
-    from us3l.training.loop import pretrain
     from us3l.training.trouble import Interrupted
+    from us3l.verbs import train
 
-    console, recipe = Console(), config.recipe
     try:
-        pretrain(
-            config,
-            run,
-            lambda: open_images(
-                config.data,
-                "pretrain",
-                recipe.views.size,
-                limit=recipe.images,
-                stream=config.machine.stream,
-                memory=TRAINING_MEMORY,
-                progress=Screen(console),
-            ),
-            resume,
-            console,
-        )
+        train(config, run, resume=resume, progress=Screen(Console()))
     except Interrupted as stop:
         Console(stderr=True).say(f"us3l: {stop}. Go on with: {program()} pretrain --out {run.folder} --resume")
         return 130

@@ -106,10 +106,7 @@ class Job:
         Returns:
             The record as it was written.
         """
-        found = replace(
-            self.record, widths=evaluation.results, scores=evaluation.scores, few_labels=evaluation.few_labels
-        )
-        record = settle(run, found, name, overwrite)
+        record = settle(run, self.recorded(evaluation), name, overwrite)
         if evaluation.probes:
             linear = {width: (probe.weight, probe.bias) for width, probe in evaluation.probes.items()}
             keep_probes(run, record, linear, overwrite)
@@ -117,6 +114,12 @@ class Job:
             write_finetuned(run, record, width, network.state_dict())
         write_evaluation(run, record)
         return record
+
+    def recorded(self, evaluation: Evaluation) -> EvaluationRecord:
+        """Results as a record, which nobody has written yet."""
+        return replace(
+            self.record, widths=evaluation.results, scores=evaluation.scores, few_labels=evaluation.few_labels
+        )
 
     def run(self, progress: Progress = SILENT) -> Evaluation:
         """Evaluate, on the device that the settings ask for. The network comes back to where it was.

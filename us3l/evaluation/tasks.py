@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -41,19 +40,6 @@ class Evaluation:
     few_labels: list[FewLabels] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     """Images that could not be read, met when they were needed."""
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """One dictionary per width, for pandas: costs, accuracies, and the 95 % interval of each accuracy."""
-        return [
-            {name: value for name, value in asdict(result).items() if value is not None}
-            | {
-                f"{kind}_{end}": getattr(score, end)
-                for kind, score in self.scores.get(result.width, {}).items()
-                for end in ("low", "high")
-            }
-            for result in self.results
-        ]
 
 
 @dataclass(frozen=True)

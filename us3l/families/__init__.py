@@ -75,9 +75,15 @@ def create(
     >>> len(net.widths) > 10
     True
     """
+    return one_or_all(family(name, **options), min_width, switchable, individual)
+
+
+def one_or_all(
+    plain: Family, min_width: float, switchable: Sequence[float] | None, individual: float | None
+) -> Slimmable:
+    """A family's networks on shared weights, or the network of one width alone: see `create`."""
     from us3l.slimmable import Slimmable
 
-    plain = family(name, **options)
     if individual is None:
         return Slimmable(plain, min_width, switchable)
     if switchable is not None or not 0 < individual <= 1:

@@ -66,8 +66,15 @@ def build(kind: Any, value: Any, where: str) -> Any:
             **{name: build(hints[name], item, f"{where}: {name}") for name, item in value.items()}
         )
     if origin in (Union, types.UnionType):
-        matching = [option for option in arguments if option is type(None) or value is not None]
-        return None if value is None and type(None) in arguments else build(matching[0], value, where)
+        if value is None and type(None) in arguments:
+            return None
+        errors = []
+        for option in (option for option in arguments if option is not type(None)):
+            try:
+                return build(option, value, where)
+            except UserError as error:
+                errors.append(error)
+        raise errors[-1]
     if origin is Literal and value in arguments:
         return value
     if origin is tuple and isinstance(value, list | tuple):

@@ -105,6 +105,19 @@ class EvaluationRecord:
     date: str | None = None
 
     @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary per width, for pandas: costs, accuracies, and the 95 % interval of each accuracy."""
+        return [
+            {name: value for name, value in asdict(result).items() if value is not None}
+            | {
+                f"{kind}_{end}": getattr(score, end)
+                for kind, score in self.scores.get(result.width, {}).items()
+                for end in ("low", "high")
+            }
+            for result in self.widths
+        ]
+
+    @property
     def metric(self) -> str | None:
         """The preferred one of those measured."""
         return next((name for name in METRICS if self.percent(name)), None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,12 @@ from us3l.run.config import read_plain, write_config
 from us3l.run.weights import Weights, weights_of
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from us3l.run.bundles import Bundle
     from us3l.run.detections import DetectionRecord
     from us3l.run.evaluations import EvaluationRecord
-    from us3l.slimmable import Family, Slimmable
+    from us3l.slimmable import Slimmable
 
 LOCK = ".lock"  # the name that `us3l.files.locked` gives it
 
@@ -32,9 +34,12 @@ class Run:
     """
 
     folder: Path
+    family: Callable[[Any], nn.Module] | None = field(default=None, compare=False, repr=False)
+    """The function from a width to a network, if it is one of the user's own."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, family: Callable[[Any], nn.Module] | None = None) -> None:
         object.__setattr__(self, "folder", Path(path))
+        object.__setattr__(self, "family", family)
 
     # Where things are
 
@@ -158,22 +163,14 @@ class Run:
 
     @cached_property
     def network(self) -> Slimmable:
-        """The slimmable network; see `load` for one of your own family."""
-        return self.load()
-
-    def load(self, family: Family | None = None) -> Slimmable:
-        """Read the slimmable network.
-
-        Args:
-            family: the function from a width to a network, if it is one of your own.
-        """
+        """The slimmable network. One of the user's own needs its `family`."""
         from us3l.storage import load
 
         if not self.folder.exists():
             raise UserError(f"there is no folder {self.folder}")
         if self.started and not self.model.exists():
             raise UserError(f"{self.folder} is not finished: go on with us3l pretrain --out {self.folder} --resume")
-        return load(self.model if self.model.is_dir() else self.folder, family)
+        return load(self.model if self.model.is_dir() else self.folder, self.family)
 
     @property
     def weights(self) -> Weights:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -17,12 +17,13 @@ from rich.text import Text
 
 from us3l.files import append_lines
 from us3l.objective.spec import Objective
-from us3l.progress import PLAIN_EVERY, clock
+from us3l.progress import PLAIN_EVERY, Progress, Screen, clock
 from us3l.streams import one_line, printable
 from us3l.training.monitor import Gauges
 
 LOSSES = {
     "infonce": "InfoNCE",
+    "nt-xent": "NT-Xent",
     "moco": "MoCo",
     "mocov3": "MoCo v3",
     "mse": "negative cosine",
@@ -49,16 +50,17 @@ def losses_line(objective: Objective, widths: Sequence[float], losses: Sequence[
 
 
 class Display:
-    def __init__(self, console: Console, log: Path | None, costs: list[float], start: int) -> None:
+    def __init__(self, progress: Progress, log: Path | None, costs: list[float], start: int) -> None:
         """`costs` are the relative costs of the steps; `start` is the first step to come."""
-        self.console = console
+        self.progress = progress
         self.log = log
         self.remaining = sum(costs[start:])
         self.costs = costs
         self.seconds = self.done = self.last_line = 0.0
         self.recent = [0, 0.0]  # images and seconds since the last look
         self.gauges: Gauges = {}
-        self.live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        console = progress.console if isinstance(progress, Screen) else None
+        self.live = Live(console=console, refresh_per_second=4) if console and console.is_terminal else None
 
     def __enter__(self) -> Display:
         if self.live:
@@ -71,7 +73,7 @@ class Display:
 
     def say(self, text: str, style: str | None = None) -> None:
         """A message that stays."""
-        self.console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
+        self.progress.say(printable(text), style)
         self.record(text)
 
     def record(self, text: str) -> None:

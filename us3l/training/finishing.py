@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from us3l.calibration import calibrate
 from us3l.errors import UserError
 from us3l.files import check_inside, checksum
-from us3l.progress import Counting
 from us3l.run import Run
 from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
@@ -41,7 +40,7 @@ def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable
     if not all(map(net.calibrated, widths)):
         what = f"collecting batch-norm statistics for {len(widths)} of {len(net.widths)} distinct widths"
         display.say(what)
-        with Counting(display.console, what, len(images) * len(widths)) as counting:
+        with display.progress.counting(what, len(images) * len(widths)) as counting:
 
             def count(images: int) -> None:
                 counting.more(images)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from us3l import __version__
@@ -19,6 +18,7 @@ from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound
 from us3l.objective.spec import Objective
 from us3l.objective.spec import warning as guideline_warning
+from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
 from us3l.run.config import write_config
@@ -42,10 +42,17 @@ def pretrain(
     run: Run,
     data: Callable[[], Images],
     resume: bool = False,
-    console: Console | None = None,
+    progress: Progress = SILENT,
 ) -> Slimmable:
-    """Train a slimmable network once on images without labels; its model lies in the run's folder at the end."""
-    console = console or Console()
+    """Train a slimmable network once on images without labels; its model lies in the run's folder at the end.
+
+    Args:
+        config: All settings.
+        run: Where everything goes; it knows the family of a network of the user's own.
+        data: Opens the images, in every process.
+        resume: Go on with the run, if it was started.
+        progress: Hears how it goes.
+    """
     check_settings(config)
     machine = config.machine
     fabric = make_fabric(machine.accelerator, machine.devices, machine.precision, machine.fsdp)
@@ -53,14 +60,14 @@ def pretrain(
         run.refuse_if_used()
     with run.held() if is_first(fabric) else nullcontext(), explained(config, run):
         fabric.launch()
-        trainer = Trainer(config.recipe, data(), fabric, machine)
+        trainer = Trainer(config.recipe, data(), fabric, machine, run.family)
         monitor = Monitor(trainer) if fabric.is_global_zero else None
-        quiet = console if monitor else Console(quiet=True)
+        progress = progress if monitor else SILENT
         costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
-        with begun(config, run, trainer, monitor, fabric.broadcast(resume and run.started), quiet):
+        with begun(config, run, trainer, monitor, fabric.broadcast(resume and run.started), progress):
             if monitor:
                 append_start(run, start_of(trainer))
-            display = Display(quiet, run.log if monitor else None, costs, trainer.step)
+            display = Display(progress, run.log if monitor else None, costs, trainer.step)
             with stop_requests(display.say) as asked_to_stop:
                 with display:
                     display.say(describe(config, trainer))
@@ -78,11 +85,11 @@ def pretrain(
 
 @contextmanager
 def begun(
-    config: RunConfig, run: Run, trainer: Trainer, monitor: Monitor | None, resumed: bool, console: Console
+    config: RunConfig, run: Run, trainer: Trainer, monitor: Monitor | None, resumed: bool, progress: Progress
 ) -> Iterator[None]:
     """Start a run, or go on with it. One that fails in its first step leaves nothing that is in the way of the next."""
     if resumed:
-        go_on(config, trainer, monitor, run, console)
+        go_on(config, trainer, monitor, run, progress)
         yield
         return
     if monitor:
@@ -95,12 +102,12 @@ def begun(
         raise
 
 
-def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run, console: Console) -> None:
+def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run, progress: Progress) -> None:
     """Bring back the last state of a run; one that was stopped before its first checkpoint starts over."""
     if has_checkpoint(run.checkpoints):
         state, problems = load_checkpoint(run.checkpoints)
         for problem in problems:
-            console.print(f"{problem}; going on from the one before it", style="yellow", markup=False)
+            progress.say(f"{problem}; going on from the one before it", style="yellow")
         trainer.load_state(state)
         if monitor:
             monitor.load_state(state.get("monitor", {}))

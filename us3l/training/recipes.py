@@ -7,17 +7,18 @@ from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 from us3l.data.spec import Views
 from us3l.errors import UserError, did_you_mean
+from us3l.families import BACKBONES
 from us3l.objective.methods import method
 from us3l.objective.spec import Objective
 
 SMALL = 64  # pixels: images up to this side get the stem for small ones
-Backbone = Literal["resnet18", "resnet50", "mobilenet_v2", "vit_tiny", "vit_small"]
 
 
 @dataclass(frozen=True)
 class Network:
-    backbone: Backbone = "resnet18"
-    """Which family of networks."""
+    backbone: str = "resnet18"
+    """Which family of networks: resnet18, resnet50, mobilenet_v2, vit_tiny or vit_small; in Python also one of the
+    user's own, which is kept as MODULE:NAME."""
     stem: Literal["auto", "cifar", "imagenet"] = "auto"
     """First layers: for images of up to 64 pixels ("cifar"), or for larger ones ("imagenet"); "auto" goes by size."""
     base: int = 64
@@ -36,6 +37,15 @@ class Network:
     """A ViT's blocks (default: 12)."""
     frozen_patches: bool = True
     """Leave a ViT's patch embedding as it was drawn, as MoCo v3 and the paper do."""
+
+    def __post_init__(self) -> None:
+        if self.backbone not in BACKBONES and not self.own:
+            raise UserError(f"unknown backbone {self.backbone!r}: {did_you_mean(self.backbone, BACKBONES)}")
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a network of the user's own."""
+        return ":" in self.backbone
 
 
 @dataclass(frozen=True)

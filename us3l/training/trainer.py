@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,8 @@ from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import Peers
 from us3l.distributed.sharding import load_module, load_optimiser, local, whole
 from us3l.errors import UserError
-from us3l.families import create, options_for
+from us3l.families import family, one_or_all, options_for
+from us3l.families.family import Family, as_family
 from us3l.objective.learner import Learner, Targets
 from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
@@ -52,7 +53,14 @@ class Trainer:
     trouble: str | None = None
     """Why this process cannot go on. One of several goes through the motions until all of them have heard of it."""
 
-    def __init__(self, recipe: Recipe, images: Images, fabric: Fabric, machine: Machine | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        images: Images,
+        fabric: Fabric,
+        machine: Machine | None = None,
+        own: Callable[[Any], nn.Module] | None = None,
+    ) -> None:
         self.recipe, self.fabric, self.machine = recipe, fabric, machine or Machine()
         self.preprocessing = Preprocessing.usual(recipe.views.size)
         """How the trained network is calibrated, evaluated and deployed."""
@@ -70,7 +78,7 @@ class Trainer:
         self.step, self.read_to = 0, -1
         self.reading: Iterator[Batch] = iter(())
         self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
-        net = new_network(recipe)
+        net = new_network(recipe, own and as_family(own))
         self.learner = new_learner(recipe, net, self.images, self.peers).to(memory_format=torch.channels_last)
         for network in (net.full, self.learner.teacher) if self.machine.compile else ():
             if network is not None:
@@ -265,27 +273,33 @@ class Trainer:
             ) from None
 
 
-def new_network(recipe: Recipe) -> Slimmable:
-    """The network of a recipe before training; the seed decides its weights."""
+def new_network(recipe: Recipe, own: Family | None = None) -> Slimmable:
+    """The network of a recipe before training; the seed decides its weights.
+
+    Args:
+        recipe: What says which network.
+        own: The family, if it is one of the user's own.
+    """
     network = recipe.settled().network
-    torch.manual_seed(recipe.seed)
-    chosen = {"patch": network.patch, "heads": network.heads, "depth": network.depth}
-    options = options_for(network.backbone, network.stem, recipe.views.size, network.frozen_patches)
-    options |= {name: value for name, value in chosen.items() if value is not None}
     switchable = recipe.objective.fixed_widths if network.switchable else None
     if network.switchable and switchable is None:
         raise UserError("switchable batch norm needs a list of widths: --fixed-widths")
-    net = create(
-        network.backbone,
-        base=network.base,
-        min_width=network.min_width,
-        switchable=switchable,
-        individual=network.individual,
-        **options,
-    )
+    if own is None and network.own:
+        raise UserError(f"this run trains a network of your own, {network.backbone}: give it again, network=...")
+    torch.manual_seed(recipe.seed)
+    net = one_or_all(own or backbone(recipe), network.min_width, switchable, network.individual)
     for width in recipe.objective.fixed_widths or ():
         net.check(width)
     return net
+
+
+def backbone(recipe: Recipe) -> Family:
+    """The family that a recipe names, with its options."""
+    network = recipe.settled().network
+    chosen = {"patch": network.patch, "heads": network.heads, "depth": network.depth}
+    options = options_for(network.backbone, network.stem, recipe.views.size, network.frozen_patches)
+    options |= {name: value for name, value in chosen.items() if value is not None}
+    return family(network.backbone, base=network.base, **options)
 
 
 def split(batch: Batch, count: int) -> list[Batch]:

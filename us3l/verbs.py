@@ -1,0 +1,243 @@
+"""What the commands do, as functions of the same names with the same settings.
+
+They take a run (a `Run`, or the path of its folder; where it makes sense a network in memory) and return results as
+objects. They print nothing unless `progress` asks for it. Only what is named here is imported at once: torch comes
+with the first call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from us3l.data.named import recommended_recipe
+from us3l.errors import UserError
+from us3l.progress import Progress, Told, progress_of
+from us3l.run import Run
+from us3l.training.recipes import named
+from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.settings import changed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from us3l.data.sources import Data
+    from us3l.run.evaluations import EvaluationRecord
+    from us3l.slimmable import Slimmable
+
+AnyRun = Run | str | Path
+T = TypeVar("T")
+
+
+def pretrain(
+    data: Data | None = None,
+    out: str | Path | None = None,
+    *,
+    recipe: str | None = None,
+    method: str | None = None,
+    case: str | None = None,
+    scale: Literal["mini", "paper"] = "mini",
+    config: str | Path | RunConfig | None = None,
+    network: Callable[[Any], nn.Module] | None = None,
+    resume: bool = False,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> Run:
+    """Train one network once, on images without labels, for every width.
+
+    Args:
+        data: a folder of images, parquet files or shards by their path, a known name, a list of image files, pixels
+            (a uint8 tensor, N x 3 x H x W), or a data set of torch.
+        out: the run's folder, made anew.
+        recipe: a named recipe, see `us3l recipes` (default: the one that suits the data).
+        method: a named method instead of US3L, such as "us-simsiam".
+        case: a row of one of the paper's tables, such as "app-ablation/23".
+        scale: train a `case` with its recipe for CPUs ("mini") or as the paper did ("paper").
+        config: settings of another run, as kept in its config.yaml.
+        network: a function from a width to a network of your own, instead of a backbone by name.
+        resume: go on with the run in `out` from its last checkpoint; start it if there is none.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: any setting of `us3l pretrain` by its name, such as `epochs=50` or `min_width=0.5`.
+
+    Returns:
+        The finished run.
+    """
+    if out is None:
+        raise UserError("say where the run should go: out='runs/NAME'")
+    run = Run(out, network)
+    if resume and run.started:
+        chosen = resumed(run, **settings)
+    else:
+        own = {} if network is None else {"backbone": f"{network.__module__}:{qualified_name(network)}"}
+        chosen = configuration(name_of(data), recipe, method, case, scale, config, **own, **settings)
+        if not chosen.data:
+            raise UserError("say which images to learn from: a folder, a known name, a list of files or a tensor")
+    train(chosen, run, data, resume, progress_of(progress))
+    return run
+
+
+def train(
+    config: RunConfig, run: Run, data: Data | None = None, resume: bool = False, progress: Progress | None = None
+) -> None:
+    """Train by settings that are complete; `data` is only needed where the settings cannot name it."""
+    from us3l.data.sources import TRAINING_MEMORY, open_images
+    from us3l.training.loop import pretrain as train_all
+
+    told, recipe = progress_of(progress), config.recipe.settled()
+
+    def images() -> Any:
+        return open_images(
+            config.data if data is None else data,
+            "pretrain",
+            recipe.views.size,
+            limit=recipe.images,
+            stream=config.machine.stream,
+            memory=TRAINING_MEMORY,
+            progress=told,
+        )
+
+    if resume and run.finished:
+        return
+    train_all(replace(config, recipe=recipe), run, images, resume, told)
+
+
+def configuration(
+    data: str = "",
+    recipe: str | None = None,
+    method: str | None = None,
+    case: str | None = None,
+    scale: Literal["mini", "paper"] = "mini",
+    config: str | Path | RunConfig | None = None,
+    **settings: Any,
+) -> RunConfig:
+    """All settings of a run: see `pretrain`."""
+    if isinstance(config, RunConfig):
+        chosen = config
+    elif config is not None:
+        from us3l.run.config import read_config
+
+        if not Path(config).is_file():
+            raise UserError(f"there is no file {config}")
+        chosen = read_config(Path(config), RunConfig)
+    else:
+        chosen = RunConfig("", named(recipe or recommended_recipe(data)))
+    if data:
+        chosen = replace(chosen, data=data)
+    if method:
+        chosen = replace(chosen, recipe=chosen.recipe.with_method(method))
+    if case:
+        from us3l.paper.cases import case as row
+
+        given = recipe is not None or config is not None or recommended_recipe(data) != "mini"
+        applied = row(case).apply(chosen.recipe) if given else row(case).at_scale(scale)
+        chosen = replace(chosen, recipe=applied)
+    return changed(chosen, **settings)
+
+
+def resumed(run: Run, **settings: Any) -> RunConfig:
+    """The settings of a run that goes on: its own; only how it is computed may change."""
+    config = changed(config_of(run), **settings)
+    check_settled(run, config)
+    return config
+
+
+def check_settled(run: Run, config: RunConfig) -> None:
+    """That a resumed run keeps its settings: all but how it is computed."""
+
+    def settled(config: RunConfig) -> RunConfig:
+        return replace(config, recipe=config.recipe.settled(), machine=Machine(stream=config.machine.stream))
+
+    if settled(config) != settled(config_of(run)):
+        raise UserError(f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them")
+
+
+def run_of(run: AnyRun) -> Run:
+    return run if isinstance(run, Run) else Run(run)
+
+
+def built(kind: type[T], settings: dict[str, Any], verb: str) -> T:
+    """A dataclass of settings from values by name; an unknown name is a `UserError`."""
+    from us3l.run.config import build
+
+    if isinstance(settings.get("widths"), int | float):
+        settings = settings | {"widths": (settings["widths"],)}
+    return build(kind, settings, verb)
+
+
+def qualified_name(network: Any) -> str:
+    return getattr(network, "__qualname__", type(network).__qualname__)
+
+
+def name_of(data: Any) -> str:
+    """What config.yaml calls the images: their path or name, or what a Python program gave instead."""
+    if data is None:
+        return ""
+    if isinstance(data, str | Path):
+        return str(data)
+    count = f"{len(data):,} images" if hasattr(data, "__len__") else "images"
+    return f"<{type(data).__name__} of {count}>"
+
+
+def evaluate(
+    run: AnyRun | Slimmable,
+    data: Data | None = None,
+    *,
+    test_data: Data | None = None,
+    data_root: str | Path | None = None,
+    train_images: int | None = None,
+    test_images: int | None = None,
+    stream: bool = False,
+    memory_gib: float = 4.0,
+    name: str | None = None,
+    overwrite: bool = False,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> EvaluationRecord:
+    """What a network is worth at every width asked for, by labelled images.
+
+    Args:
+        run: a run, the path of its folder, or a network; of a network nothing is written.
+        data: labelled images (default: those that the run was trained on).
+        test_data: images to test on (default: the test part of `data`, a fifth of it if there is none).
+        data_root: where data sets that have a name lie (default: the environment's US3L_DATA, else ./data).
+        train_images: learn from only this many images (default: all, or as many as the run itself used).
+        test_images: test on only this many images, equally many per class (default: all).
+        stream: decode images anew whenever they are needed, also if they would fit into memory.
+        memory_gib: memory for decoded images; larger sets are streamed.
+        name: of the result, eval/NAME.json (default: the data's, followed by the protocol's unless that is fast).
+        overwrite: replace an earlier result of that name, instead of adding widths to it.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l evaluate`, such as `widths=(1, 0.5)`, `protocol="paper"` or `device="cuda"`.
+
+    Returns:
+        The record that was kept; `rows` has a dictionary per width.
+    """
+    from us3l.data.preprocessing import Preprocessing
+    from us3l.data.sources import open_images, tell_damaged
+    from us3l.evaluation import EvaluationSettings, Job
+    from us3l.slimmable import Slimmable
+
+    told, chosen = progress_of(progress), built(EvaluationSettings, settings, "evaluate")
+    kept = None if isinstance(run, Slimmable) else run_of(run)
+    net = run if isinstance(run, Slimmable) else run_of(run).network
+    if data is None:
+        if kept is None or not kept.started:
+            raise UserError("say which labelled images to use: data=...")
+        config = config_of(kept)
+        data, train_images = config.data, train_images or config.recipe.images
+    where: dict[str, Any] = {"root": data_root, "stream": stream, "memory": int(memory_gib * 2**30), "progress": told}
+    side = Preprocessing.of(net).resize
+    train = open_images(data, "train" if test_data is None else "all", side, limit=train_images, **where)
+    if test_data is None:
+        test = open_images(data, "test", side, limit=test_images, **where)
+    else:
+        test = open_images(test_data, "all", side, limit=test_images, **where)
+    job = Job(net, train, test, chosen, name_of(data))
+    if kept:
+        job.check(kept, name, overwrite)
+    evaluation = job.run(told)
+    tell_damaged(told, name_of(data), evaluation.damaged)
+    return job.keep(kept, evaluation, name, overwrite) if kept else job.recorded(evaluation)
