@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from us3l.data.named import recommended_recipe
 from us3l.errors import UserError
 from us3l.progress import Progress, Told, progress_of
 from us3l.run import Run
@@ -114,6 +113,11 @@ def configuration(
     **settings: Any,
 ) -> RunConfig:
     """All settings of a run: see `pretrain`."""
+    suited = "mini"
+    if data:
+        from us3l.data.named import recommended_recipe
+
+        suited = recommended_recipe(data)
     if isinstance(config, RunConfig):
         chosen = config
     elif config is not None:
@@ -123,7 +127,7 @@ def configuration(
             raise UserError(f"there is no file {config}")
         chosen = read_config(Path(config), RunConfig)
     else:
-        chosen = RunConfig("", named(recipe or recommended_recipe(data)))
+        chosen = RunConfig("", named(recipe or suited))
     if data:
         chosen = replace(chosen, data=data)
     if method:
@@ -131,7 +135,7 @@ def configuration(
     if case:
         from us3l.paper.cases import case as row
 
-        given = recipe is not None or config is not None or recommended_recipe(data) != "mini"
+        given = recipe is not None or config is not None or suited != "mini"
         applied = row(case).apply(chosen.recipe) if given else row(case).at_scale(scale)
         chosen = replace(chosen, recipe=applied)
     return changed(chosen, **settings)
@@ -225,7 +229,7 @@ def evaluate(
     net = run if isinstance(run, Slimmable) else run_of(run).network
     if data is None:
         if kept is None or not kept.started:
-            raise UserError("say which labelled images to use: data=...")
+            raise UserError("say which labelled images to use (data)")
         config = config_of(kept)
         data, train_images = config.data, train_images or config.recipe.images
     where: dict[str, Any] = {"root": data_root, "stream": stream, "memory": int(memory_gib * 2**30), "progress": told}
