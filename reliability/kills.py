@@ -1,86 +1,177 @@
-"""Runs killed (SIGKILL) at random moments and resumed: each must end as the one that was left alone.
+"""Commands stopped at random moments and started again: each must end as the one that was left alone.
 
-python -m reliability.kills [--runs 20] [--seed 0] [--out FOLDER] [-- SETTINGS OF US3L PRETRAIN]
+    python -m reliability.kills [--runs 20] [--kinds KIND ...] [--stops STOP ...] [--seed 0] [--out FOLDER]
+
+A KIND is a command that writes (see `KINDS`); pretrain goes on by --resume. A STOP is "kill" (SIGKILL to the process,
+every second time while it writes a file) or "group" (SIGTERM to its process group, as `timeout` and systemd send it:
+workers that read images get it too). After a SIGTERM no traceback may be in what the command said.
+Settings of pretrain may follow: python -m reliability.kills --kinds pretrain -- --base 8 ...
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any, Literal, get_args
 
 import torch
+from PIL import Image
 
 from reliability.children import end_of, running, start
+from tests.shapes import write_voc
 from us3l.cli.main import main as us3l
+from us3l.data.sources import load
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
 from us3l.training import loop  # noqa: F401  so that children need not import it
 
+Stop = Literal["kill", "group"]
+
 SETTINGS = "--accelerator cpu --base 8 --size 8 --batch-size 16 --images 64 --epochs 8 --hidden 256 --dim 64".split()
-SAME = ("config.yaml", "metrics.jsonl", "projector.safetensors", "model/model.json", "model/weights.safetensors")
-"""Files that must be the same to the bit; so must all tensors of the last checkpoint."""
+SAME = ("config.yaml", "metrics.jsonl", "projector.safetensors", "model/*")
+"""Files of a run that must be the same to the bit; so must all tensors of the last checkpoint."""
+DETECTOR = "--width 1 --steps 6 --batch 2 --lr 0.01 --image-size 24 --channels 8 --regions 16 --device cpu".split()
+VARYING = {"date", "p50_ms", "p95_ms", "seconds"}
+"""What differs between two results of the same command: times."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A command that writes into a run's folder."""
+
+    command: str
+    """`{run}` is the run's folder, `{photos}` a folder of images, `{boxes}` one for detection."""
+    same: tuple[str, ...]
+    """Patterns of the files that must come out the same: to the bit, but for times in JSON."""
+    again: str = ""
+    """What the command needs to go on, or to replace what the first one may have finished."""
+
+
+KINDS = {
+    "pretrain": Kind("pretrain digits --out {run} {settings}", SAME, "--resume"),
+    "stream": Kind("pretrain {photos} --out {run} --stream {settings}", SAME, "--resume"),
+    "evaluate": Kind("evaluate {run} --widths 1 0.5 --train-images 300", ("eval/*.json", "eval/*.safetensors")),
+    "export": Kind("export {run} --width 1 0.5 --format onnx safetensors", ("export/*",), "--overwrite"),
+    "profile": Kind("profile {run} --widths 1 0.5 --backends torch --repeats 2", ("profile/*.json",), "--overwrite"),
+    "report": Kind("report {run}", ("report.html",)),
+    "detect": Kind("detect {run} --data {boxes} --save-every 2 {detector}", ("detect/*.json",), "--resume"),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--stops", nargs="+", choices=get_args(Stop), default=get_args(Stop))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("settings", nargs="*", default=SETTINGS)
     options = parser.parse_args()
     torch.set_num_threads(1)  # and one thread sums in one order
-    folder = options.out or Path(tempfile.mkdtemp())
+    folder = (options.out or Path(tempfile.mkdtemp())).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    whole = Run(folder / "whole")
-    began = time.monotonic()
-    code = end_of(train(whole, options.settings))
-    seconds = time.monotonic() - began
-    if code:
-        print((folder / "whole.log").read_text())
-        return 1
-    writing, wrong = 0, 0
-    for number in range(options.runs):
-        random = Random(f"{options.seed}/{number}")
-        run = Run(folder / f"run{number}")
-        while not kill_once(run, options.settings, random, seconds, number % 2 == 1):
-            shutil.rmtree(run.folder)  # it ended before that moment: again
-        half = any(run.checkpoints.glob(".*.tmp.*"))
-        writing += half
-        code = end_of(train(run, options.settings))
-        found = differences(whole, run) if code == 0 else [f"exit code {code}"]
-        wrong += bool(found)
-        print(
-            f"run {number}: killed{', a checkpoint half-written' if half else ''}; "
-            f"resumed: {'identical' if not found else 'DIFFERS: ' + ', '.join(found)}",
-            flush=True,
-        )
-        if not found:
-            shutil.rmtree(run.folder)
-    print(
-        f"{options.runs} runs killed, {writing} of them while a checkpoint was written: "
-        f"{options.runs - wrong} ended as if left alone"
-    )
+    place = Place(folder, options.settings)
+    wrong = 0
+    for kind in options.kinds:
+        whole, seconds = place.left_alone(kind)
+        for stop in options.stops:
+            wrong += place.stopped_often(kind, stop, whole, seconds, options.runs, options.seed)
     return 1 if wrong else 0
 
 
-def kill_once(run: Run, settings: list[str], random: Random, seconds: float, in_writing: bool) -> bool:
-    """Start a run and kill it at a random moment, or while it writes a checkpoint; False if it ended before."""
-    moment = checkpoint_being_written(run, random) if in_writing else after(random.uniform(0, 0.8 * seconds))
-    return kill_when(moment, train(run, settings))
+class Place:
+    """A folder for an experiment: images, a finished run, and what the stopped commands make of it."""
+
+    def __init__(self, folder: Path, settings: list[str]) -> None:
+        self.folder = folder
+        self.words = {
+            "photos": str(write_photos(folder / "photos")),
+            "boxes": str(write_voc(folder / "boxes", trainval=6, test=2)),
+            "settings": " ".join(settings),
+            "detector": " ".join(DETECTOR),
+        }
+
+    def arguments(self, kind: str, run: Run, again: bool = False) -> list[str]:
+        command = f"{KINDS[kind].command} {KINDS[kind].again if again else ''}"
+        return command.format(run=run.folder, **self.words).split()
+
+    def begin(self, kind: str, name: str) -> Run:
+        """The folder that a command starts with: none, or that of a finished run."""
+        run = Run(self.folder / name)
+        if run.folder.exists():
+            shutil.rmtree(run.folder)
+        if KINDS[kind].command.split()[0] != "pretrain":
+            finished = Run(self.folder / "finished")
+            if not finished.finished:
+                complete(self.arguments("pretrain", finished), finished)
+            shutil.copytree(finished.folder, run.folder)
+        return run
+
+    def left_alone(self, kind: str) -> tuple[Run, float]:
+        run = self.begin(kind, f"{kind}-whole")
+        began = time.monotonic()
+        complete(self.arguments(kind, run), run)
+        return run, time.monotonic() - began
+
+    def stopped_often(self, kind: str, stop: Stop, whole: Run, seconds: float, runs: int, seed: int) -> int:
+        """Print what became of each; how many did not end as the one that was left alone."""
+        writing, wrong = 0, 0
+        for number in range(runs):
+            run = self.begin(kind, f"{kind}-{stop}{number}")
+            random = Random(f"{seed}/{kind}/{stop}/{number}")
+            in_writing = stop == "kill" and number % 2 == 1
+            while not self.stop_once(kind, stop, run, random, seconds, in_writing):
+                run = self.begin(kind, run.folder.name)  # it ended before that moment: again, at another
+                in_writing = False if in_writing and random.random() < 0.3 else in_writing
+            half = any(run.folder.rglob(".*.tmp.*"))
+            writing += half
+            faults = [] if stop == "kill" else tracebacks(log_of(run))
+            code = end_of(start(partial(us3l, self.arguments(kind, run, again=True)), log_of(run)))
+            faults += differences(whole, run, KINDS[kind].same) if code == 0 else [f"exit code {code}"]
+            wrong += bool(faults)
+            state = "as if left alone" if not faults else f"WRONG: {', '.join(faults)}; see {log_of(run)}"
+            print(f"{kind}, {stop} {number}: {'a file half-written; ' if half else ''}again: {state}", flush=True)
+            if not faults:
+                shutil.rmtree(run.folder)
+        half_written = f", {writing} of them while a file was written" if stop == "kill" else ""
+        print(f"{kind}: {runs} stopped ({stop}){half_written}: {runs - wrong} ended as if left alone", flush=True)
+        return wrong
+
+    def stop_once(self, kind: str, stop: Stop, run: Run, random: Random, seconds: float, in_writing: bool) -> bool:
+        """Start a command and stop it at a random moment, or while it writes; False if it ended before."""
+        moment = being_written(run, random) if in_writing else after(random.uniform(0, 0.8 * seconds))
+        workers = {"US3L_WORKERS": "2"}
+        pid = start(lambda: us3l(self.arguments(kind, run)), log_of(run), workers)
+        return stop_when(moment, pid, stop)
 
 
-def train(run: Run, settings: list[str]) -> int:
-    """Start the run, or go on with it."""
-    arguments = ["pretrain", "digits", "--out", str(run.folder), "--resume", *settings]
-    return start(lambda: us3l(arguments), run.folder.with_suffix(".log"))
+def write_photos(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for number, image in enumerate(load("digits", limit=64).images):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).resize((16, 12 + number % 3)).save(folder / f"{number}.png")
+    return folder
+
+
+def complete(arguments: list[str], run: Run) -> None:
+    if code := end_of(start(lambda: us3l(arguments), log_of(run))):
+        sys.exit(f"{log_of(run).read_text()}\nus3l {' '.join(arguments)}: exit code {code}")
+
+
+def log_of(run: Run) -> Path:
+    return run.folder.with_suffix(".log")
 
 
 def after(seconds: float) -> Callable[[], bool]:
@@ -88,51 +179,70 @@ def after(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > until
 
 
-def checkpoint_being_written(run: Run, random: Random) -> Callable[[], bool]:
-    """One of the first few that are written after the first."""
-    left = [random.randint(1, 4)]
-    seen: set[tuple[int, int]] = set()
+def being_written(run: Run, random: Random) -> Callable[[], bool]:
+    """When one of the first few files is half-written; of checkpoints, one after the first."""
+    left = random.randint(1, 4)
+    seen: set[tuple[str, int]] = set()
 
     def now() -> bool:
-        for path in run.checkpoints.glob(".*.tmp.last.pt"):
-            try:
-                file = path.stat().st_ino, os.stat(run.checkpoints / "last.pt").st_ino
-            except FileNotFoundError:
-                continue
-            if file not in seen:
-                seen.add(file)
-                left[0] -= 1
-        return left[0] <= 0
+        for path in (*run.folder.glob(".*.tmp.*"), *run.folder.glob("*/.*.tmp.*")):
+            with suppress(FileNotFoundError):
+                seen.add((path.name, path.stat().st_ino))
+        return len(seen) >= left
 
     return now
 
 
-def kill_when(moment: Callable[[], bool], pid: int) -> bool:
-    """Kill a child at a moment; False if it has ended before."""
+def stop_when(moment: Callable[[], bool], pid: int, stop: Stop) -> bool:
+    """Stop a child at a moment; False if it has ended before, or in spite of it did all of its work."""
     while running(pid):
         if moment():
-            os.kill(pid, signal.SIGKILL)
-            return end_of(pid) == -signal.SIGKILL
+            if stop == "kill":
+                os.kill(pid, signal.SIGKILL)
+            else:
+                os.killpg(pid, signal.SIGTERM)
+            return end_of(pid) != 0
         time.sleep(0.0002)
     end_of(pid)
     return False
 
 
-def differences(one: Run, other: Run) -> list[str]:
-    """What of two runs is not the same to the bit."""
-    names = [*SAME, *(["model/statistics.safetensors"] if (one.model / "statistics.safetensors").exists() else [])]
-    found = [name for name in names if (one.folder / name).read_bytes() != (other.folder / name).read_bytes()]
+def tracebacks(log: Path) -> list[str]:
+    return ["a traceback"] if "Traceback" in log.read_text(errors="replace") else []
+
+
+def differences(one: Run, other: Run, same: tuple[str, ...] = SAME) -> list[str]:
+    """What of two runs is not the same."""
+    names = sorted({str(path.relative_to(one.folder)) for pattern in same for path in one.folder.glob(pattern)})
+    found = [name for name in names if content(one.folder / name, one) != content(other.folder / name, other)]
+    if same != SAME:
+        return found if names else ["nothing was written"]
     states = (load_checkpoint(run.checkpoints)[0] for run in (one, other))
-    return found if same(*states) else [*found, "the last checkpoint"]
+    return found if equal(*states) else [*found, "the last checkpoint"]
 
 
-def same(one: object, other: object) -> bool:
+def content(path: Path, run: Run) -> object:
+    """What a file says, apart from times and the folder's own name."""
+    if not path.is_file():
+        return None
+    if path.suffix == ".html":
+        return re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", "", path.read_text().replace(run.folder.name, ""))
+    return timeless(json.loads(path.read_text())) if path.suffix == ".json" else path.read_bytes()
+
+
+def timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: timeless(one) for key, one in value.items() if key not in VARYING}
+    return [timeless(one) for one in value] if isinstance(value, list) else value
+
+
+def equal(one: object, other: object) -> bool:
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(one, other)
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(equal, one, other))
     return one == other
 
 

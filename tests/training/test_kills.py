@@ -15,7 +15,8 @@ NETWORK = "--accelerator cpu --backbone vit_tiny --base 12 --heads 1 --depth 1 -
 
 def test_killed_runs_end_as_if_left_alone(tmp_path):
     settings = [*NETWORK, *"--batch-size 16 --images 64 --epochs 5 --hidden 512 --dim 64".split()]
-    command = [sys.executable, "-m", "reliability.kills", "--runs", "3", "--out", str(tmp_path), "--", *settings]
+    kills = "reliability.kills --kinds pretrain --stops kill --runs 3 --out".split()
+    command = [sys.executable, "-m", *kills, str(tmp_path), "--", *settings]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
