@@ -110,12 +110,14 @@ class Place:
 
     def begin(self, kind: str, name: str) -> Run:
         """The folder that a command starts with: none, or that of a finished run."""
-        run = Run(self.folder / name)
+        run = Run(self.folder / name / "run")  # a name that files may hold, so all have the same
         if run.folder.exists():
             shutil.rmtree(run.folder)
+        run.folder.parent.mkdir(exist_ok=True)
         if KINDS[kind].command.split()[0] != "pretrain":
-            finished = Run(self.folder / "finished")
+            finished = Run(self.folder / "finished" / "run")
             if not finished.finished:
+                finished.folder.parent.mkdir(exist_ok=True)
                 complete(self.arguments("pretrain", finished), finished)
             shutil.copytree(finished.folder, run.folder)
         return run
@@ -134,7 +136,7 @@ class Place:
             random = Random(f"{seed}/{kind}/{stop}/{number}")
             in_writing = stop == "kill" and number % 2 == 1
             while not self.stop_once(kind, stop, run, random, seconds, in_writing):
-                run = self.begin(kind, run.folder.name)  # it ended before that moment: again, at another
+                run = self.begin(kind, run.folder.parent.name)  # it ended before that moment: again, at another
                 in_writing = False if in_writing and random.random() < 0.3 else in_writing
             half = any(run.folder.rglob(".*.tmp.*"))
             writing += half
@@ -213,20 +215,21 @@ def tracebacks(log: Path) -> list[str]:
 
 def differences(one: Run, other: Run, same: tuple[str, ...] = SAME) -> list[str]:
     """What of two runs is not the same."""
-    names = sorted({str(path.relative_to(one.folder)) for pattern in same for path in one.folder.glob(pattern)})
-    found = [name for name in names if content(one.folder / name, one) != content(other.folder / name, other)]
+    paths = {path for pattern in same for path in one.folder.glob(pattern) if not path.name.startswith(".")}
+    names = sorted(str(path.relative_to(one.folder)) for path in paths)
+    found = [name for name in names if content(one.folder / name) != content(other.folder / name)]
     if same != SAME:
         return found if names else ["nothing was written"]
     states = (load_checkpoint(run.checkpoints)[0] for run in (one, other))
     return found if equal(*states) else [*found, "the last checkpoint"]
 
 
-def content(path: Path, run: Run) -> object:
-    """What a file says, apart from times and the folder's own name."""
+def content(path: Path) -> object:
+    """What a file says, apart from times."""
     if not path.is_file():
         return None
     if path.suffix == ".html":
-        return re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", "", path.read_text().replace(run.folder.name, ""))
+        return re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", "", path.read_text())
     return timeless(json.loads(path.read_text())) if path.suffix == ".json" else path.read_bytes()
 
 
