@@ -160,7 +160,7 @@ def compare(ours, steps):
     naive = Naive(ours.learner)
     for _ in range(steps):
         step, widths = ours.step, ours.widths(ours.step)
-        images = ours.images.image_set.images[ours.batches(step // ours.per_epoch)[step % ours.per_epoch]]
+        images = ours.images.images[ours.epoch(step // ours.per_epoch)[step % ours.per_epoch].indices]
         views = two_views(images, ours.recipe.views, seeded(ours.recipe.seed, step, 1))
         view1, view2 = (view.double() for view in views)
         per_width = ours.recipe.objective.update == "per-width"
