@@ -315,7 +315,7 @@ def _left_alone() -> Iterator[None]:
     Such a request often goes to all processes of a group (Ctrl-C, `timeout`, systemd). Nor does the death of one of
     them interrupt this process anywhere; it shows when it is read from.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "sigwaitinfo"):
         yield
         return
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -355,3 +355,13 @@ def _start_worker(_: int) -> None:
     # What the parent process left for its garbage collector must not be finalised here: loaders would end the workers
     # of the parent, and inference engines wait for threads that no fork has.
     gc.freeze()
+    if hasattr(signal, "sigwaitinfo"):
+        threading.Thread(target=_end_for_parent, daemon=True).start()
+
+
+def _end_for_parent() -> None:
+    """End this process when its parent asks for it, and for nobody else."""
+    parent = os.getppid()
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)

@@ -1,0 +1,76 @@
+"""Streamed runs that are stopped from outside, with the processes that read for them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from us3l.data.sources import load
+
+SETTINGS = (
+    "--accelerator cpu --backbone vit_tiny --base 12 --heads 1 --depth 1 --patch 4 --size 8 --batch-size 8 --epochs 12 "
+    "--checkpoint-every 100 --hidden 16 --predictor 16 --dim 8 --stream"
+).split()
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "US3L_WORKERS": "2"}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    for number, image in enumerate(load("digits", limit=64).images):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{number}.png")
+    return folder
+
+
+def start(*arguments):
+    """In a group of its own, as `timeout` and service managers start it."""
+    command = [sys.executable, "-m", "us3l", "pretrain", *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def wait_for_steps(process, folder):
+    for _ in range(1200):
+        metrics = folder / "metrics.jsonl"
+        if process.poll() is not None or (metrics.exists() and metrics.read_text().count('"step"') >= 12):
+            return
+        time.sleep(0.05)
+
+
+def test_a_group_that_is_told_to_stop_saves_and_goes_on_to_the_same_bits(photos, tmp_path):
+    """The reading processes died first, and the run with them: no checkpoint, a traceback."""
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    process = start(photos, "--out", stopped, *SETTINGS)
+    wait_for_steps(process, stopped)
+    os.killpg(process.pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert (stopped / "checkpoints" / "last.pt").exists()
+    for process in (start(photos, "--out", whole, *SETTINGS), start("--out", stopped, "--resume")):
+        output, _ = process.communicate(timeout=200)
+        assert process.returncode == 0, output
+    for name in ("metrics.jsonl", "model/weights.safetensors", "model/statistics.safetensors"):
+        assert (whole / name).read_bytes() == (stopped / name).read_bytes()
+
+
+def test_a_reading_process_that_is_killed_is_one_line(photos, tmp_path):
+    process = start(photos, "--out", tmp_path / "run", *SETTINGS)
+    wait_for_steps(process, tmp_path / "run")
+    for _ in range(200):  # each epoch has readers of its own, so the one found may be at its end
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, output
+    assert "Traceback" not in output
+    assert "processes that read images was ended from outside" in output
