@@ -144,3 +144,22 @@ def test_twenty_processes_add_their_entries_at_once(tmp_path):
 def rewrite(bundle, **changes):
     manifest = bundle.folder / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
+
+
+def test_networks_that_are_added_at_once_are_all_kept(tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from us3l.data.preprocessing import Preprocessing
+from us3l.files import checksum
+from us3l.run.bundles import Bundle, Entry, add_entry
+folder, number = Path(sys.argv[1]), int(sys.argv[2])
+for width in range(1, 6):
+    path = folder / f"net-{number}-{width}.onnx"
+    path.write_bytes(b"network")
+    entry = Entry(width / 5, ("onnx", "torch")[number], False, {path.name: checksum(path)}, 1, 1, 7, 3)
+    add_entry(Bundle(folder, "resnet18", Preprocessing.usual(8), [entry]))
+"""
+    both = [subprocess.Popen([sys.executable, "-c", code, tmp_path, str(number)]) for number in range(2)]
+    assert [one.wait() for one in both] == [0, 0]
+    assert len(read_bundle(tmp_path).entries) == 10

@@ -57,6 +57,14 @@ def test_evaluations_and_probes_with_a_warning_that_their_weights_are_unknown(ru
     assert read_evaluations(run, check=False) == {"digits": record}
 
 
+def test_the_profile(run):
+    with pytest.warns(Caution, match="does not say which weights"):
+        profile = run.profile
+    assert (profile.image_size, len(profile.costs), profile.backends()) == (16, 5, ["torch"])
+    shutil.rmtree(run.profile_folder)
+    assert run.profile is None
+
+
 def test_detections_and_the_manifest(run):
     with pytest.warns(Caution, match="does not say which weights"):
         record = run.detections["voc_bccd-1x"]

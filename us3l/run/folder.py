@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from us3l.run.bundles import Bundle
     from us3l.run.detections import DetectionRecord
     from us3l.run.evaluations import EvaluationRecord
+    from us3l.run.profiles import Profile
     from us3l.slimmable import Slimmable
 
 LOCK = ".lock"  # the name that `us3l.files.locked` gives it
@@ -183,6 +184,13 @@ class Run:
         from us3l.run.evaluations import read_evaluations
 
         return read_evaluations(self)
+
+    @property
+    def profile(self) -> Profile | None:
+        """What `us3l profile` measured, if anything; of several devices, read one by `us3l.run.profiles`."""
+        from us3l.run.profiles import list_profiles, read_profile
+
+        return read_profile(self) if list_profiles(self) else None
 
     @property
     def bundle(self) -> Bundle | None:
