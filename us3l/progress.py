@@ -55,6 +55,9 @@ class _Silent:
     def so_far(self, done: int, total: int) -> None:
         pass
 
+    def __repr__(self) -> str:  # as the Python reference shows it, the same each time
+        return "SILENT"
+
     def __enter__(self) -> _Silent:
         return self
 
