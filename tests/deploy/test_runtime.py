@@ -21,6 +21,7 @@ from us3l.deploy.runtime import Runtime, spread
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.run import Run
+from us3l.run import Run as RunFolder
 from us3l.run.probes import Probes, write_probes
 from us3l.storage import statistics_shapes
 
@@ -233,7 +234,7 @@ def classifier(small, tmp_path_factory):
     path = folder / "eval" / "pets.probes.safetensors"
     write_probes(path, Probes(linear, ["cat", "dog", "rat"], "pets", Run(folder).weights))
     source, evidence = Source(small, 16), replace(Evidence.noise(16), name="noise")
-    heads = find_heads(folder, small)
+    heads = find_heads(RunFolder(folder), small)
     for width in (0.5, 1.0):
         export(source, width, "onnx", folder / "export", evidence, head=heads[width])
     export(source, 0.5, "onnx", folder / "export", evidence)
@@ -294,7 +295,7 @@ def test_networks_without_classifiers_say_so(small, bundle, tmp_path):
 
 def test_a_bundle_of_classifiers_has_no_features(small, classifier, tmp_path):
     folder, _ = classifier
-    head = find_heads(folder, small)[0.5]
+    head = find_heads(RunFolder(folder), small)[0.5]
     for data in ("pets", "cars"):
         export(Source(small, 16), 0.5, "onnx", tmp_path, Evidence.noise(16), head=replace(head, data=data))
     with pytest.raises(UserError, match=r"holds classifiers probe-cars, probe-pets: choose one, head='probe-cars'"):
