@@ -13,7 +13,7 @@ import torch
 
 import us3l
 from benchmarks.timing import Row, best_seconds
-from us3l.report import style as draw
+from us3l.reporting import style as draw
 
 PICTURE = Path("benchmarks/scaling.png")
 SIZES = (1, 2, 4)

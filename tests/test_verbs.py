@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -118,3 +121,59 @@ def test_settings_by_name_are_those_of_the_method(tmp_path):
     assert configuration("digits").recipe.views.size == 16
     with pytest.raises(UserError, match="unknown setting 'width': did you mean"):
         us3l.evaluate(tmp_path, "digits", width=(1,))
+
+
+def test_profile_pick_and_export_of_a_run(run, tmp_path):
+    found = us3l.profile(run, widths=(1, 0.5), repeats=1, device="here")
+    assert {row["width"] for row in found.rows if row.get("backend")} == {1.0, 0.5}
+    assert us3l.pick(run, latency_ms=1e6).fits
+    assert us3l.pick(str(run.folder), params=1).fits is False
+    written = us3l.export(run, width=0.5, format="safetensors", out=tmp_path / "bundle")
+    assert [path.exists() for path in written.files] == [True]
+    assert written.rows[0]["width"] == 0.5
+
+
+def test_a_network_in_memory_is_profiled_picked_and_exported(run, tmp_path):
+    net = run.network
+    assert us3l.profile(net, widths=0.5, repeats=1).rows
+    assert us3l.pick(net, macs=1e12).width == 1.0
+    with pytest.raises(UserError, match="say where the files of a network should go"):
+        us3l.export(net, 0.5)
+    (file,) = us3l.export(net, 0.5, out=tmp_path / "files").files
+    assert file.suffix == ".pt2"
+    with pytest.raises(UserError, match="latencies are not measured yet"):
+        us3l.pick(net, latency_ms=5)
+
+
+def test_report_and_compare(run, tmp_path):
+    us3l.evaluate(run, widths=(1,), floor=False)
+    page = us3l.report(run, images=False)
+    assert page == run.report
+    assert page.stat().st_size > 10_000
+    copy = tmp_path / "other"
+    shutil.copytree(run.folder, copy)
+    rows = us3l.compare(run, copy).rows
+    assert rows[0]["width"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: us3l.profile(run, bakends="onnx"), "unknown setting 'bakends': did you mean 'backends'"),
+        (lambda run: us3l.pick(run, latency=5), "unknown setting 'latency': did you mean 'latency_ms'"),
+        (lambda run: us3l.export(run, 0.5, int_8=True), "unknown setting 'int_8': did you mean 'int8'"),
+        (lambda run: us3l.report(run, image=False), "unknown setting 'image': did you mean 'images'"),
+        (lambda _: us3l.compare(), "say which runs to compare"),
+    ],
+)
+def test_a_misspelt_setting_is_told(run, call, message):
+    with pytest.raises(UserError, match=message):
+        call(run)
+
+
+def test_the_packages_do_not_hide_the_verbs():
+    import us3l.reporting.build
+    import us3l.verbs
+
+    assert us3l.report is us3l.verbs.report
+    assert not [name for name in us3l.__all__ if (Path(us3l.__file__).parent / name).is_dir()]

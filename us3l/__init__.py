@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from us3l.run import Run as Run
     from us3l.slimmable import Slimmable as Slimmable
     from us3l.storage import load as load
+    from us3l.verbs import compare as compare
     from us3l.verbs import evaluate as evaluate
+    from us3l.verbs import export as export
+    from us3l.verbs import pick as pick
     from us3l.verbs import pretrain as pretrain
+    from us3l.verbs import profile as profile
+    from us3l.verbs import report as report
 
 __version__ = "0.1.0"
 
@@ -32,10 +37,8 @@ _HOMES = {
     "calibrate": "us3l.calibration",
     "cost": "us3l.costs",
     "create": "us3l.families",
-    "evaluate": "us3l.verbs",
     "load": "us3l.storage",
-    "pretrain": "us3l.verbs",
-}
+} | dict.fromkeys(("compare", "evaluate", "export", "pick", "pretrain", "profile", "report"), "us3l.verbs")
 __all__ = list(_HOMES)
 
 

@@ -7,11 +7,15 @@ with the first call.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from us3l.errors import UserError
+from us3l.errors import UserError, did_you_mean
 from us3l.progress import Progress, Told, progress_of
 from us3l.run import Run
 from us3l.training.recipes import named
@@ -19,11 +23,15 @@ from us3l.training.run import Machine, RunConfig, config_of
 from us3l.training.settings import changed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import nn
 
     from us3l.data.sources import Data
+    from us3l.deploy.backends import Backend
+    from us3l.deploy.exporting import Exported
+    from us3l.deploy.picking import Picked
+    from us3l.deploy.profiling import Profiled
+    from us3l.evaluation.comparing import Comparison
+    from us3l.run.bundles import Format
     from us3l.run.evaluations import EvaluationRecord
     from us3l.slimmable import Slimmable
 
@@ -158,33 +166,6 @@ def check_settled(run: Run, config: RunConfig) -> None:
         raise UserError(f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them")
 
 
-def run_of(run: AnyRun) -> Run:
-    return run if isinstance(run, Run) else Run(run)
-
-
-def built(kind: type[T], settings: dict[str, Any], verb: str) -> T:
-    """A dataclass of settings from values by name; an unknown name is a `UserError`."""
-    from us3l.run.config import build
-
-    if isinstance(settings.get("widths"), int | float):
-        settings = settings | {"widths": (settings["widths"],)}
-    return build(kind, settings, verb)
-
-
-def qualified_name(network: Any) -> str:
-    return getattr(network, "__qualname__", type(network).__qualname__)
-
-
-def name_of(data: Any) -> str:
-    """What config.yaml calls the images: their path or name, or what a Python program gave instead."""
-    if data is None:
-        return ""
-    if isinstance(data, str | Path):
-        return str(data)
-    count = f"{len(data):,} images" if hasattr(data, "__len__") else "images"
-    return f"<{type(data).__name__} of {count}>"
-
-
 def evaluate(
     run: AnyRun | Slimmable,
     data: Data | None = None,
@@ -245,3 +226,186 @@ def evaluate(
     evaluation = job.run(told)
     tell_damaged(told, name_of(data), evaluation.damaged)
     return job.keep(kept, evaluation, name, overwrite) if kept else job.recorded(evaluation)
+
+
+def profile(
+    run: AnyRun | Slimmable,
+    *,
+    widths: Literal["all"] | Sequence[float] | float | None = None,
+    backends: Sequence[Backend] | Backend = "torch",
+    batch_size: Sequence[int] | int = 1,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> Profiled:
+    """What each width costs, and how fast it is on this device.
+
+    Args:
+        run: a run, the path of its folder, or a network; of a network nothing is kept.
+        widths: those to time (default: the paper's nine, and those that were evaluated).
+        backends: what runs the networks: "torch", "onnx", "openvino", or several of them.
+        batch_size: one or several to time.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l.deploy.profile_run`, such as `threads=4` or `device_profile="phone.csv"`.
+
+    Returns:
+        The profile; `rows` has a dictionary per width, backend and batch size.
+    """
+    from us3l.deploy.profiling import profile_run
+
+    check_names(profile_run, settings)
+    if table := settings.get("device_profile"):
+        settings["device_profile"] = Path(table)
+    with borrowed(run) as place:
+        return profile_run(
+            place,
+            widths if isinstance(widths, str | None) else several(widths),
+            several(backends),
+            several(batch_size),
+            progress=progress_of(progress),
+            **settings,
+        )
+
+
+def pick(run: AnyRun | Slimmable, **settings: Any) -> Picked:
+    """The best width within all budgets given.
+
+    Args:
+        run: a run, the path of its folder, or a network, which has no latencies.
+        settings: budgets (`latency_ms`, `macs`, `params`, `size_mb`, `memory_mb`) and what else `us3l pick` takes, such
+            as `accuracy_at_least=40`.
+
+    Returns:
+        The choice: its `width`, and whether it `fits`; if nothing does, it is the nearest.
+    """
+    from us3l.deploy.picking import pick_width
+
+    check_names(pick_width, settings)
+    with borrowed(run) as place:
+        return pick_width(place, **settings)
+
+
+def export(
+    run: AnyRun | Slimmable,
+    width: Sequence[float] | float,
+    format: Sequence[Format] | Format = "torch",
+    *,
+    out: str | Path | None = None,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> Exported:
+    """Plain networks of the widths asked for, as files, each proved to be the network it came from.
+
+    Args:
+        run: a run, the path of its folder, or a network, for which `out` is needed.
+        width: one or several.
+        format: "torch", "safetensors", "onnx", "openvino" or "executorch", or several of them.
+        out: folder for the files (default: export/ in the run's folder); an earlier bundle there is added to.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l export`, such as `int8=True`, `head="probe"` or `data="photos/"`.
+
+    Returns:
+        The networks that were written; `files` are those to open.
+    """
+    from us3l.deploy.exporting import export_run
+    from us3l.slimmable import Slimmable
+
+    check_names(export_run, settings)
+    if isinstance(run, Slimmable) and out is None:
+        raise UserError("say where the files of a network should go: out='FOLDER'")
+    folder = None if out is None else Path(out)
+    with borrowed(run) as place:
+        told = progress_of(progress)
+        return export_run(place, several(width), several(format), out=folder, progress=told, **settings)
+
+
+def report(
+    *runs: AnyRun, out: str | Path | None = None, progress: Progress | Told | None = None, **settings: Any
+) -> Path:
+    """One page about a run, or about several beside each other: an HTML file that opens anywhere.
+
+    Args:
+        runs: finished or not.
+        out: the page (default, for one run: report.html in its folder, which is replaced).
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l report`, such as `images=False` or `overwrite=True`.
+
+    Returns:
+        Where the page is.
+    """
+    from us3l.reporting.build import build_report
+
+    check_names(build_report, settings)
+    return build_report([run_of(run) for run in runs], out, progress=progress_of(progress), **settings)
+
+
+def compare(*runs: AnyRun, data: str | None = None, metric: str | None = None) -> Comparison:
+    """Accuracy of several evaluated runs at each width; runs that differ in their seed alone are one column.
+
+    Args:
+        runs: those to compare, the one that the others are compared with first.
+        data: the evaluation, by its name (default: the one that all runs have).
+        metric: "linear", "finetuned" or "knn" (default: the first of these that all runs have).
+
+    Returns:
+        The comparison; `rows` has a dictionary per width.
+    """
+    from us3l.evaluation.comparing import compare_runs
+
+    return compare_runs(runs, data, metric)
+
+
+# Helpers
+
+
+def run_of(run: AnyRun) -> Run:
+    return run if isinstance(run, Run) else Run(run)
+
+
+def built(kind: type[T], settings: dict[str, Any], verb: str) -> T:
+    """A dataclass of settings from values by name; an unknown name is a `UserError`."""
+    from us3l.run.config import build
+
+    if isinstance(settings.get("widths"), int | float):
+        settings = settings | {"widths": (settings["widths"],)}
+    return build(kind, settings, verb)
+
+
+def qualified_name(network: Any) -> str:
+    return getattr(network, "__qualname__", type(network).__qualname__)
+
+
+def name_of(data: Any) -> str:
+    """What config.yaml calls the images: their path or name, or what a Python program gave instead."""
+    if data is None:
+        return ""
+    if isinstance(data, str | Path):
+        return str(data)
+    count = f"{len(data):,} images" if hasattr(data, "__len__") else "images"
+    return f"<{type(data).__name__} of {count}>"
+
+
+@contextmanager
+def borrowed(run: AnyRun | Slimmable) -> Iterator[Run]:
+    """A run; for a network in memory, a folder that is gone afterwards."""
+    from us3l.slimmable import Slimmable
+
+    if not isinstance(run, Slimmable):
+        yield run_of(run)
+        return
+    with TemporaryDirectory() as folder:
+        place = Run(Path(folder) / "network", run.family)
+        run.save(place.folder)
+        yield place
+
+
+def check_names(function: Callable[..., Any], settings: dict[str, Any]) -> None:
+    """That a function has settings of these names."""
+    known = [name for name in signature(function).parameters if name not in ("run", "runs", "progress", "exported")]
+    for name in settings:
+        if name not in known:
+            raise UserError(f"unknown setting {name!r}: {did_you_mean(name, known)}")
+
+
+def several(values: Sequence[T] | T) -> tuple[T, ...]:
+    """One value or several, as several."""
+    return tuple(values) if isinstance(values, Sequence) and not isinstance(values, str) else (values,)

@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     command = parse(Compare, "compare", arguments)
     from us3l.console import Console
     from us3l.evaluation.comparing import compare_runs
-    from us3l.report.tables import comparison_table
+    from us3l.reporting.tables import comparison_table
 
     if not command.runs:
         raise UserError("say which runs to compare: us3l compare RUN RUN ...")
@@ -90,7 +90,7 @@ def write(path: Path, comparison: Comparison) -> None:
         writer.writerows(comparison.rows)
         write_text(path, text.getvalue())
     else:
-        from us3l.report.figures import Line, cost_figure
+        from us3l.reporting.figures import Line, cost_figure
 
         lines = [Line(group.name, group.results(metric), metric) for group in comparison.groups]
         cost_figure(lines, path, comparison.title)

@@ -85,7 +85,7 @@ def execute(command: Detect) -> int:
     from us3l.data.detection.sources import load
     from us3l.evaluation.detection.model import detector_of
     from us3l.evaluation.detection.training import Interrupted
-    from us3l.report.detections import detections_figure, detections_table
+    from us3l.reporting.detections import detections_figure, detections_table
     from us3l.run import Run
     from us3l.run.detections import detection_stem
 

@@ -78,8 +78,8 @@ def execute(command: Evaluate) -> int:
 
 
 def show(console: Console, run: Run, record: EvaluationRecord) -> None:
-    from us3l.report.figures import accuracy_figure, cost_figure, lines_of
-    from us3l.report.tables import few_labels_table, results_table, uncertainty
+    from us3l.reporting.figures import accuracy_figure, cost_figure, lines_of
+    from us3l.reporting.tables import few_labels_table, results_table, uncertainty
     from us3l.run.evaluations import evaluation_file
 
     base = evaluation_file(run, record.name).with_suffix("")

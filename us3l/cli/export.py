@@ -75,7 +75,7 @@ def table(exported: Exported) -> Table:
     from rich import box
     from rich.table import Table
 
-    from us3l.report.tables import human
+    from us3l.reporting.tables import human
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("file", "size", "params", "MACs", "proof"):

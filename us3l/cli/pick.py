@@ -112,6 +112,6 @@ def show(command: Pick, picked: Picked) -> None:
 
 
 def figure(value: float) -> str:
-    from us3l.report.tables import human
+    from us3l.reporting.tables import human
 
     return human(value) if value >= 1000 else f"{value:.3g}"

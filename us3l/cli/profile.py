@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     from us3l.console import Console
     from us3l.deploy.profiling import profile_run
     from us3l.progress import Screen
-    from us3l.report.profile import profile_figure, profile_table
+    from us3l.reporting.profile import profile_figure, profile_table
     from us3l.run import Run
 
     screen = Screen(Console())

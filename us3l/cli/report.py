@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 def make(command: Report) -> Path:
     from us3l.progress import Screen
-    from us3l.report.build import build_report
+    from us3l.reporting.build import build_report
     from us3l.run import Run
 
     return build_report(

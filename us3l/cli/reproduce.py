@@ -247,7 +247,7 @@ def detect(place: Workspace, job: Job, data: str, widths: Sequence[float]) -> in
 def write(console: Console, place: Workspace, name: str, found: Sequence[Found]) -> None:
     from us3l.files import write_text
     from us3l.paper.workspace import disagreements
-    from us3l.report.reproduction import as_csv, markdown, reproduction_figure, reproduction_table
+    from us3l.reporting.reproduction import as_csv, markdown, reproduction_figure, reproduction_table
 
     if not any(one.values for one in found):
         raise UserError(f"nothing of {name} is there yet: leave out --table-only")
@@ -269,7 +269,7 @@ def write(console: Console, place: Workspace, name: str, found: Sequence[Found])
 
 
 def draw_guidelines(place: Workspace, found: Sequence[Found]) -> None:
-    from us3l.report.guidelines import guidelines_figure, rotation_figure
+    from us3l.reporting.guidelines import guidelines_figure, rotation_figure
 
     runs, kept = {}, {}
     for one in found:

@@ -12,7 +12,7 @@ from us3l.data.detection.scenes import Instance
 from us3l.data.detection.sources import load
 from us3l.evaluation.detection.predict import Findings
 from us3l.evaluation.detection.scores import score
-from us3l.report.detections import detections_figure, detections_table
+from us3l.reporting.detections import detections_figure, detections_table
 
 
 def rectangle(box):

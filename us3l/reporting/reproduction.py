@@ -95,7 +95,7 @@ def as_csv(found: Sequence[Found]) -> str:
 
 def reproduction_figure(found: Sequence[Found], path: Path, title: str) -> None:
     """Over the width, ours beside the paper's; of tables of transfer, a panel for each data set with both."""
-    from us3l.report import style as draw
+    from us3l.reporting import style as draw
 
     done = [one for _, _, figures in rows(found) for one in figures]
     by_width = all(one.entry.column == f"{one.entry.width:g}x" for one in done)

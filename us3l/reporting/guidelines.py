@@ -12,7 +12,7 @@ from torch import Tensor
 
 from us3l.objective.losses import info_nce, unit
 from us3l.paper.workspace import Found
-from us3l.report import style as draw
+from us3l.reporting import style as draw
 from us3l.run.records import Gauges
 
 PANELS = {

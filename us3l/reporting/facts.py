@@ -18,9 +18,9 @@ from us3l.errors import UserError
 from us3l.files import checksum, read_bytes
 from us3l.objective.methods import METHODS
 from us3l.progress import clock
-from us3l.report.profile import NAMES
-from us3l.report.records import Facts, chart, gauge_curves, loss_curves
-from us3l.report.tables import comparison
+from us3l.reporting.profile import NAMES
+from us3l.reporting.records import Facts, chart, gauge_curves, loss_curves
+from us3l.reporting.tables import comparison
 from us3l.run import Run
 from us3l.run.evaluations import METRICS, EvaluationRecord, read_evaluation, read_evaluations
 from us3l.run.profiles import Costs, Latency, Profile, newest_profile

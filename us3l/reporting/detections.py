@@ -17,8 +17,8 @@ from us3l.data.detection.examples import pixels
 from us3l.data.detection.masks import decode_mask
 from us3l.data.detection.scenes import Scene
 from us3l.evaluation.detection.predict import Findings
-from us3l.report.palette import COLOURS, INK
-from us3l.report.style import new_figure, save
+from us3l.reporting.palette import COLOURS, INK
+from us3l.reporting.style import new_figure, save
 from us3l.run.detections import Precision, Scores
 
 SHOWN = 4  # scenes

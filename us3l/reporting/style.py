@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from us3l.errors import UserError
 from us3l.files import replacing
-from us3l.report.palette import COLOURS, INK, RULE
+from us3l.reporting.palette import COLOURS, INK, RULE
 from us3l.streams import one_line
 
 MARKERS = "osD^vP*Xph"

@@ -6,9 +6,9 @@ import pytest
 
 from tests.made_runs import make_run
 from us3l.cli.data import load_model
-from us3l.report.facts import run_facts
-from us3l.report.page import page
-from us3l.report.palette import COLOURS
+from us3l.reporting.facts import run_facts
+from us3l.reporting.page import page
+from us3l.reporting.palette import COLOURS
 
 HOSTILE = "</script><script>document.title = 'stolen'</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 

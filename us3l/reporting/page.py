@@ -11,7 +11,7 @@ from string import Template
 from typing import Any
 
 from us3l.errors import UserError
-from us3l.report.palette import COLOURS
+from us3l.reporting.palette import COLOURS
 
 
 def page(report: dict[str, Any]) -> str:
@@ -37,4 +37,4 @@ def page(report: dict[str, Any]) -> str:
 
 
 def _part(name: str) -> str:
-    return files("us3l.report").joinpath(name).read_text(encoding="utf-8")
+    return files("us3l.reporting").joinpath(name).read_text(encoding="utf-8")

@@ -12,9 +12,9 @@ from us3l.data.sources import ImageSet, load
 from us3l.errors import UserError
 from us3l.files import write_text
 from us3l.progress import SILENT, Progress
-from us3l.report.facts import compared, evaluations, run_facts
-from us3l.report.gallery import gallery, work
-from us3l.report.page import page
+from us3l.reporting.facts import compared, evaluations, run_facts
+from us3l.reporting.gallery import gallery, work
+from us3l.reporting.page import page
 from us3l.run import Run
 from us3l.slimmable import Slimmable
 from us3l.training.run import config_of

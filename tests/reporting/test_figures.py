@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from us3l.errors import UserError
-from us3l.report import style as styles
-from us3l.report.figures import KNN, LINEAR, Line, accuracy_figure, cost_figure, lines_of
+from us3l.reporting import style as styles
+from us3l.reporting.figures import KNN, LINEAR, Line, accuracy_figure, cost_figure, lines_of
 from us3l.run.evaluations import WidthResult
 
 NINE = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)

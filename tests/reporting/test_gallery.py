@@ -11,7 +11,7 @@ from PIL import Image
 import us3l
 from us3l.data.sources import ImageSet, load
 from us3l.errors import UserError
-from us3l.report.gallery import CLUSTERS, choose_mapped, choose_queries, contact_sheet, gallery, layout, work
+from us3l.reporting.gallery import CLUSTERS, choose_mapped, choose_queries, contact_sheet, gallery, layout, work
 
 
 @pytest.fixture(scope="module")

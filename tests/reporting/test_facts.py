@@ -6,8 +6,8 @@ import pytest
 from tests.made_runs import make_run
 from us3l.cli.data import load_model
 from us3l.objective.methods import METHODS
-from us3l.report.facts import compared, evaluations, method_of, run_facts
-from us3l.report.records import thinned
+from us3l.reporting.facts import compared, evaluations, method_of, run_facts
+from us3l.reporting.records import thinned
 from us3l.training.recipes import CIFAR, VIT
 
 

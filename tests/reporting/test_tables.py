@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from us3l.errors import UserError
-from us3l.report.tables import comparison, few_labels_table, human, results_table, uncertainty
+from us3l.reporting.tables import comparison, few_labels_table, human, results_table, uncertainty
 from us3l.run.evaluations import FewLabels, Score, WidthResult, from_json, to_json
 
 FULL = WidthResult(1.0, 11_173_962, 1_819_066_368, 60.0, 72.25, 32.0, 39.0)

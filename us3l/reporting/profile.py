@@ -11,9 +11,9 @@ from rich.table import Table
 
 from us3l.deploy.evaluated import Accuracies
 from us3l.deploy.profile import pareto
-from us3l.report.palette import INK
-from us3l.report.style import legend, line_style, log_ticks, new_figure, plain, save
-from us3l.report.tables import human
+from us3l.reporting.palette import INK
+from us3l.reporting.style import legend, line_style, log_ticks, new_figure, plain, save
+from us3l.reporting.tables import human
 from us3l.run.profiles import Latency, Profile
 
 NAMES = {"torch": "PyTorch", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator, NullLocator
 
 from us3l.errors import UserError
-from us3l.report.palette import COLOURS, INK, RULE
-from us3l.report.style import checked, legend, line_style, log_ticks, new_figure, plain, save
-from us3l.report.tables import human
+from us3l.reporting.palette import COLOURS, INK, RULE
+from us3l.reporting.style import checked, legend, line_style, log_ticks, new_figure, plain, save
+from us3l.reporting.tables import human
 from us3l.run.evaluations import METRICS, WidthResult
 
 LINEAR, KNN, FINETUNED = COLOURS[:3]

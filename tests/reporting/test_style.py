@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from us3l.report.palette import COLOURS
-from us3l.report.style import line_style, new_figure, save
+from us3l.reporting.palette import COLOURS
+from us3l.reporting.style import line_style, new_figure, save
 
 # How people without one kind of cone see linear RGB (Machado, Oliveira and Fernandes 2009), after normal vision.
 VISIONS = np.array(

@@ -5,7 +5,7 @@ import torch
 
 from us3l.paper.reproduce import SCALES, entries
 from us3l.paper.workspace import Found
-from us3l.report.guidelines import guidelines_figure, rotated, rotation_figure
+from us3l.reporting.guidelines import guidelines_figure, rotated, rotation_figure
 from us3l.run.records import Gauges
 
 
@@ -37,7 +37,7 @@ def test_the_figure_shows_every_run(tmp_path, monkeypatch):
     gauges = {"0.25": {"turn": 0.5, "change": 0.7, "spread": 0.9}}
     events = [Gauges(9, 1, {"0.25": {"spread": 0.9}}), Gauges(19, 2, gauges)]  # the first has no turn
     drawn = []
-    monkeypatch.setattr("us3l.report.style.save", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr("us3l.reporting.style.save", lambda figure, _: drawn.append(figure))
     guidelines_figure(dict.fromkeys(labels, events), dict.fromkeys(labels, 1), found, tmp_path / "a.png", "a title")
     turns, changes, spreads, accuracies = drawn[0].axes
     assert len({line.get_color() for line in accuracies.lines}) == len(labels)

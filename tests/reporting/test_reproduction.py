@@ -6,7 +6,7 @@ from rich.console import Console
 
 from us3l.paper.reproduce import SCALES, chosen_rows, entries
 from us3l.paper.workspace import Found, collapsed, disagreements
-from us3l.report.reproduction import as_csv, markdown, reproduction_figure, reproduction_table
+from us3l.reporting.reproduction import as_csv, markdown, reproduction_figure, reproduction_table
 from us3l.run.records import Gauges
 
 ENTRIES = chosen_rows(entries("main-cifar100", SCALES["mini"]), [7, 8, 9])
