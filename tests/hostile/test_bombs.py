@@ -70,7 +70,7 @@ def test_pipes_and_devices_are_no_images(tmp_path: Path) -> None:
     for name in ("pipe.png", "zero.png"):
         with pytest.raises(Damaged, match="not a file"):
             decode(tmp_path / name, 8)
-        with pytest.raises(UserError, match="it is no file"):
+        with pytest.raises(UserError, match="it is not a regular file"):
             read_bytes(tmp_path / name)
 
 
