@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import us3l
+from tests.shapes import write_coco
 from us3l.data.sources import load
 from us3l.errors import UserError
 from us3l.training.run import config_of
@@ -92,6 +93,21 @@ def test_a_run_that_is_resumed_keeps_its_settings(run):
     assert us3l.pretrain(out=run.folder, resume=True).finished
     with pytest.raises(UserError, match="a resumed run keeps its settings"):
         us3l.pretrain(out=run.folder, resume=True, epochs=9)
+
+
+def test_a_detector_on_one_width(run, tmp_path, capsys):
+    data = write_coco(tmp_path / "shapes", train2017=2, val2017=1)
+    tiny = {"steps": 2, "batch": 2, "image_size": 24, "channels": 8, "regions": 16, "workers": 0, "device": "cpu"}
+    record = us3l.detect(run, data, 0.5, **tiny)
+    assert record == run.detections["shapes-0.5x"]
+    assert [row["class"] for row in record.rows] == ["all", "block", "disc"]
+    assert record.rows[0]["boxes_ap50"] == record.boxes.overall.ap50
+    assert record.rows[2]["masks_ap"] == record.masks.classes["disc"].ap
+    with pytest.raises(UserError, match=r"shapes-0\.5x\.pt already exists"):
+        us3l.detect(run.folder, data, 0.5, **tiny)
+    with pytest.raises(UserError, match="unknown setting 'step': did you mean 'steps'"):
+        us3l.detect(run, data, 0.5, step=2)
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from us3l.slimmable import Slimmable as Slimmable
     from us3l.storage import load as load
     from us3l.verbs import compare as compare
+    from us3l.verbs import detect as detect
     from us3l.verbs import evaluate as evaluate
     from us3l.verbs import export as export
     from us3l.verbs import pick as pick
@@ -38,7 +39,7 @@ _HOMES = {
     "cost": "us3l.costs",
     "create": "us3l.families",
     "load": "us3l.storage",
-} | dict.fromkeys(("compare", "evaluate", "export", "pick", "pretrain", "profile", "report"), "us3l.verbs")
+} | dict.fromkeys(("compare", "detect", "evaluate", "export", "pick", "pretrain", "profile", "report"), "us3l.verbs")
 __all__ = list(_HOMES)
 
 

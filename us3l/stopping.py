@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 
+class Interrupted(Exception):
+    """A job was asked to stop, and its state is saved."""
+
+
 @contextmanager
 def stop_requests(tell: Callable[[str], None] | None = None) -> Iterator[Callable[[], bool]]:
     """Turn Ctrl-C and SIGTERM into a request that the loop honours after the step; a second Ctrl-C stops at once.

@@ -15,12 +15,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from us3l.errors import UserError, did_you_mean
+from us3l.errors import UserError
 from us3l.progress import Progress, Told, progress_of
 from us3l.run import Run
 from us3l.training.recipes import named
 from us3l.training.run import Machine, RunConfig, config_of
-from us3l.training.settings import changed
+from us3l.training.settings import changed, check_known, with_settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from us3l.deploy.profiling import Profiled
     from us3l.evaluation.comparing import Comparison
     from us3l.run.bundles import Format
+    from us3l.run.detections import DetectionRecord
     from us3l.run.evaluations import EvaluationRecord
     from us3l.slimmable import Slimmable
 
@@ -228,6 +229,42 @@ def evaluate(
     return job.keep(kept, evaluation, name, overwrite) if kept else job.recorded(evaluation)
 
 
+def detect(
+    run: AnyRun,
+    data: str | Path,
+    width: float,
+    *,
+    data_root: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> DetectionRecord:
+    """Train Faster or Mask R-CNN on the network of one width, and test it on images with boxes.
+
+    Args:
+        run: a run, or the path of its folder.
+        data: "voc", "coco", or a folder in the layout of either.
+        width: of the sub-network.
+        data_root: where voc and coco lie (default: the environment's US3L_DATA, else ./data).
+        out: folder for the results (default: detect/ in the run's folder).
+        resume: go on with a training that was stopped; the settings must be the same.
+        overwrite: replace earlier results of this data and width.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l detect`, such as `steps=500`, `batch=4`, `masks="no"` or `device="cuda"`.
+
+    Returns:
+        The record that was kept; `rows` has a dictionary per class, that of all classes first.
+    """
+    from us3l.evaluation.detection.objects import detect_objects
+    from us3l.evaluation.detection.settings import DetectionSettings
+
+    chosen, told = with_settings(DetectionSettings(), settings), progress_of(progress)
+    where: dict[str, Any] = {"data_root": data_root, "out": out, "resume": resume, "overwrite": overwrite}
+    return detect_objects(run_of(run), data, width, chosen, **where, progress=told).record
+
+
 def profile(
     run: AnyRun | Slimmable,
     *,
@@ -401,9 +438,7 @@ def borrowed(run: AnyRun | Slimmable) -> Iterator[Run]:
 def check_names(function: Callable[..., Any], settings: dict[str, Any]) -> None:
     """That a function has settings of these names."""
     known = [name for name in signature(function).parameters if name not in ("run", "runs", "progress", "exported")]
-    for name in settings:
-        if name not in known:
-            raise UserError(f"unknown setting {name!r}: {did_you_mean(name, known)}")
+    check_known(settings, known)
 
 
 def several(values: Sequence[T] | T) -> tuple[T, ...]:

@@ -23,8 +23,9 @@ def model(tmp_path_factory):
     torch.manual_seed(0)
     net = us3l.create("resnet18", stem="cifar", base=8)
     us3l.calibrate(net, torch.randn(8, 3, 32, 32), widths=[1.0, 0.5])
-    net.save(tmp_path_factory.mktemp("runs") / "model")
-    return tmp_path_factory.getbasetemp() / "runs0" / "model"
+    folder = tmp_path_factory.mktemp("runs") / "model"
+    net.save(folder)
+    return folder
 
 
 @pytest.fixture
@@ -74,6 +75,17 @@ def test_masks_are_learned_where_there_are_some(call, tmp_path, capsys):
         call("--data", write_voc(tmp_path / "voc", trainval=1, test=1), "--width", 0.5, "--masks", "yes")
 
 
+def test_results_are_written_before_they_are_shown(call, tmp_path, monkeypatch):
+    def broken(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("us3l.reporting.detections.detections_table", broken)
+    with pytest.raises(BrokenPipeError):
+        call("--data", write_voc(tmp_path / "shapes", trainval=1, test=1), "--width", 0.5)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {f"shapes-0.5x{end}" for end in (".json", ".png", ".pt", "-detections.json")}
+
+
 def test_results_are_not_overwritten_and_can_be_resumed(call, tmp_path):
     data = write_voc(tmp_path / "shapes", trainval=2, test=1)
     arguments = ("--data", data, "--width", 0.5)
@@ -81,7 +93,7 @@ def test_results_are_not_overwritten_and_can_be_resumed(call, tmp_path):
         call(*arguments, "--resume")
     assert call(*arguments) == 0
     before = json.loads((tmp_path / "out" / "shapes-0.5x.json").read_text())
-    with pytest.raises(UserError, match=r"already exists: go on with it by --resume, or replace it by --overwrite"):
+    with pytest.raises(UserError, match=r"already exists: go on with it \(resume\), or replace it \(overwrite\)"):
         call(*arguments)
     assert call(*arguments, "--resume") == 0
     after = json.loads((tmp_path / "out" / "shapes-0.5x.json").read_text())
@@ -126,7 +138,7 @@ def test_what_is_wrong_is_said_before_any_training(call, tmp_path):
         call("--data", tmp_path / "nowhere", "--width", 0.5)
     with pytest.raises(UserError, match=r"width 0\.75 has no batch-norm statistics"):
         call("--data", data, "--width", 0.75)
-    with pytest.raises(UserError, match="save-every=0"):
+    with pytest.raises(UserError, match="save_every=0"):
         call("--data", data, "--width", 0.5, "--save-every", 0)
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 
 from tests.made_runs import make_run
-from us3l.cli.data import load_model
 from us3l.objective.methods import METHODS
 from us3l.reporting.facts import compared, evaluations, method_of, run_facts
 from us3l.reporting.records import thinned
@@ -18,7 +17,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def facts(run):
-    return run_facts(run, "digits", load_model(run.folder), 16)
+    return run_facts(run, "digits", run.network, 16)
 
 
 def test_the_facts_are_plain(facts):
@@ -58,7 +57,7 @@ def test_the_pareto_front(facts, run):
     label = [figure["label"] for figure in facts["figures"]]
     fronts = {(label[one["accuracy"]], label[one["cost"]]): one["front"] for one in facts["trade_offs"]}
     widths = [facts["widths"][index] for index in fronts["Linear probe, digits", "MACs per image"]]
-    assert widths == [0.25, load_model(run.folder).canonical(0.5), 1.0]
+    assert widths == [0.25, run.network.canonical(0.5), 1.0]
     assert len(fronts["Linear probe, digits", "Latency, ONNX Runtime"]) == 2
     assert all(facts["figures"][one["accuracy"]]["kind"] == "percent" for one in facts["trade_offs"])
 
@@ -113,7 +112,7 @@ def test_what_is_missing(tmp_path):
 
 def test_a_network_trained_alone_goes_by_its_own_width(tmp_path):
     run = make_run(tmp_path / "alone", individual=0.5, profiled=False)
-    facts = run_facts(run, "alone", load_model(run.folder), 16)
+    facts = run_facts(run, "alone", run.network, 16)
     assert facts["widths"] == [0.5]
     assert facts["figures"][0]["values"] == [90.0]
     assert facts["headlines"][0]["label"] == "Accuracy at 0.5x"

@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.made_runs import make_run
-from us3l.cli.data import load_model
 from us3l.reporting.facts import run_facts
 from us3l.reporting.page import page
 from us3l.reporting.palette import COLOURS
@@ -34,7 +33,7 @@ class Reader(HTMLParser):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     run = make_run(tmp_path_factory.mktemp("runs") / "run", classes=[HOSTILE, "one"])
-    facts = run_facts(run, HOSTILE, load_model(run.folder), 16) | {"gallery": None, "no_gallery": "none"}
+    facts = run_facts(run, HOSTILE, run.network, 16) | {"gallery": None, "no_gallery": "none"}
     return {"title": HOSTILE, "runs": [facts], "compared": []}
 
 

@@ -185,7 +185,7 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
 def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
     """Run a pre-training and say how it ended."""
     from us3l.progress import Screen
-    from us3l.training.trouble import Interrupted
+    from us3l.stopping import Interrupted
     from us3l.verbs import train
 
     try:

@@ -14,8 +14,7 @@ from us3l.cli.parse import parse
 from us3l.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from us3l.console import Console
     from us3l.paper.reproduce import Entry, Job
     from us3l.paper.workspace import Found, Workspace
 
@@ -203,44 +202,51 @@ def finish(console: Console, place: Workspace, job: Job, wanted: Sequence[Entry]
         if not begun:
             write_json(run.folder / TIMES, {"seconds": time.monotonic() - started})
     for (data, detection), widths in place.missing(job, wanted).items():
-        if code := (detect if detection else evaluate)(place, job, data, widths):
-            return code
+        if detection:
+            if code := detect(console, place, job, data, widths):
+                return code
+        else:
+            evaluate(console, place, job, data, widths)
     return 0
 
 
-def evaluate(place: Workspace, job: Job, data: str, widths: Sequence[float]) -> int:
-    from us3l.cli.evaluate import Evaluate, execute
-    from us3l.evaluation import EvaluationSettings
+def evaluate(console: Console, place: Workspace, job: Job, data: str, widths: Sequence[float]) -> None:
+    from us3l import verbs
+    from us3l.cli.evaluate import show
+    from us3l.progress import Screen
 
-    scale = place.scale
-    return execute(
-        Evaluate(
-            place.run(job).folder,
-            place.source(data),
-            train_images=scale.labelled,
-            settings=EvaluationSettings(
-                widths=tuple(sorted(widths, reverse=True)),
-                protocol=scale.protocol,
-                probe="imagenet" if data == "imagenet" and scale.protocol == "paper" else "auto",
-                floor=False,
-            ),
-        )
+    run, scale = place.run(job), place.scale
+    record = verbs.evaluate(
+        run,
+        place.source(data),
+        train_images=scale.labelled,
+        widths=tuple(sorted(widths, reverse=True)),
+        protocol=scale.protocol,
+        probe="imagenet" if data == "imagenet" and scale.protocol == "paper" else "auto",
+        floor=False,
+        progress=Screen(console),
     )
+    show(console, run, record)
 
 
-def detect(place: Workspace, job: Job, data: str, widths: Sequence[float]) -> int:
-    from us3l.cli.detect import Detect, execute
-    from us3l.evaluation.detection.settings import Training
-    from us3l.run.detections import detection_stem
+def detect(console: Console, place: Workspace, job: Job, data: str, widths: Sequence[float]) -> int:
+    from us3l.cli.detect import show
+    from us3l.evaluation.detection.objects import detect_objects
+    from us3l.evaluation.detection.settings import DetectionSettings, DetectorTraining
+    from us3l.progress import Screen
+    from us3l.run.detections import DETECTOR, detection_stem, ended
+    from us3l.stopping import Interrupted
 
-    folder = place.run(job).folder
+    run, source = place.run(job), place.source(data)
+    settings = DetectionSettings(training=DetectorTraining(**place.scale.detector))
     for width in widths:
-        name = Path(place.source(data)).resolve().name
-        stem = detection_stem(place.run(job).detection_folder, name, place.source(data), width)
-        begun = stem.with_name(f"{stem.name}.pt").exists()
-        training = Training(**place.scale.detector)
-        if code := execute(Detect(folder, place.source(data), width, training=training, resume=begun)):
-            return code
+        stem = detection_stem(run.detection_folder, Path(source).resolve().name, source, width)
+        begun = ended(stem, DETECTOR).exists()
+        try:
+            show(console, detect_objects(run, source, width, settings, resume=begun, progress=Screen(console)))
+        except Interrupted as stop:
+            console.say(f"us3l: {stop}", style="yellow")
+            return 130
     return 0
 
 

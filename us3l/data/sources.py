@@ -30,7 +30,7 @@ files, a torch data set of images or of (image, label), or a set that is already
 TEST_SHARE = 0.2
 SEED = 0  # of splits and subsets: part of what a data set is, never of an experiment
 TRAINING_MEMORY = 2**33  # bytes; a fixed bound, not the memory at hand, as a run must resume as it began
-TOLD = 5  # damaged images to name
+TOLD = 5  # images to name of those that are left out
 
 
 def open_images(
@@ -147,12 +147,17 @@ def _part(images: ImageSet, split: Split, limit: int | None) -> ImageSet:
 
 def tell_damaged(progress: Progress, name: str, damaged: Sequence[str]) -> None:
     """Say which images were left out."""
-    if damaged:
-        progress.say(f"skipped {len(damaged)} damaged images of {name}:", style="yellow")
-        for line in damaged[:TOLD]:
+    tell_skipped(progress, f"damaged images of {name}", damaged)
+
+
+def tell_skipped(progress: Progress, what: str, lines: Sequence[str]) -> None:
+    """Say how many of what were left out, and name the first, each by a line."""
+    if lines:
+        progress.say(f"skipped {len(lines)} {what}:", style="yellow")
+        for line in lines[:TOLD]:
             progress.say(f"  {line}")
-        if len(damaged) > TOLD:
-            progress.say(f"  and {len(damaged) - TOLD} more")
+        if len(lines) > TOLD:
+            progress.say(f"  and {len(lines) - TOLD} more")
 
 
 def _existing_path(data: str | Path) -> Path:

@@ -18,6 +18,7 @@ from us3l.run.weights import Weights, check_weights
 
 VERSION = 2  # of version 1, files name neither their version nor the weights
 DETECTIONS = "-detections.json"  # beside a record: all detections, in COCO's form
+DETECTOR = ".pt"  # beside a record: the detector, and the state of its training
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,16 @@ class DetectionRecord:
     torch: str | None = None
     date: str | None = None
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary per class, that of all classes first: `boxes_ap50` and the like, in percent."""
+        kinds = {kind: scores for kind, scores in (("boxes", self.boxes), ("masks", self.masks)) if scores}
+        found: list[dict[str, Any]] = [{"class": "all"}, *({"class": name} for name in self.boxes.classes)]
+        for kind, scores in kinds.items():
+            for row, precision in zip(found, (scores.overall, *scores.classes.values()), strict=True):
+                row.update({f"{kind}_{name}": value for name, value in vars(precision).items()})
+        return found
+
     def is_of(self, data: str | Path, width: float) -> bool:
         """Whether it was found on this data, whichever way that is written, at this width."""
         return (self.source or source_of(self.data)) == source_of(data) and self.width == width
@@ -78,17 +89,24 @@ def detection_stem(folder: Path, name: str, data: str | Path, width: float) -> P
         width: of the network.
     """
     stem = folder / f"{clean(name)}-{width:g}x"
-    path = stem.with_name(f"{stem.name}.json")
+    path = ended(stem, ".json")
     if path.exists() and not read_detection(path).is_of(data, width):
         return folder / f"{clean(name)}-{short(source_of(data))}-{width:g}x"
     return stem
 
 
-def write_detection(path: Path, record: DetectionRecord, run: Run) -> None:
-    """Write a record; the run's weights, versions and the date are filled in."""
+def ended(stem: Path, ending: str) -> Path:
+    """The path of one of the files of a stem, whose dots are not endings."""
+    return stem.with_name(stem.name + ending)
+
+
+def write_detection(path: Path, record: DetectionRecord, run: Run) -> DetectionRecord:
+    """Write a record, and return it as written: the run's weights, versions and the date are filled in."""
     date = f"{datetime.now().astimezone():%FT%T%z}"
-    made = replace(record, weights=run.weights, us3l=__version__, torch=version("torch"), date=date)
-    write_json(path, {"version": VERSION, **asdict(replace(made, source=source_of(record.data)))})
+    source = source_of(record.data)
+    made = replace(record, source=source, weights=run.weights, us3l=__version__, torch=version("torch"), date=date)
+    write_json(path, {"version": VERSION, **asdict(made)})
+    return made
 
 
 def read_detections(run: Run) -> dict[str, DetectionRecord]:

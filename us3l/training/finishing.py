@@ -14,10 +14,11 @@ from us3l.files import check_inside, checksum
 from us3l.run import Run
 from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
+from us3l.stopping import Interrupted
 from us3l.training.display import Display
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
-from us3l.training.trouble import Interrupted, diverged
+from us3l.training.trouble import diverged
 
 
 def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable[[], bool] = lambda: False) -> None:

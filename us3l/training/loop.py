@@ -24,14 +24,14 @@ from us3l.run.checkpoints import has_checkpoint, load_checkpoint, save_checkpoin
 from us3l.run.config import write_config
 from us3l.run.records import Gauges, Skipped, Start, Step, append_records, append_start, cut_records
 from us3l.slimmable import Slimmable
-from us3l.stopping import stop_requests
+from us3l.stopping import Interrupted, stop_requests
 from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
 from us3l.training.finishing import finish
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.run import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer
-from us3l.training.trouble import Interrupted, explained, last_good, not_finite
+from us3l.training.trouble import explained, last_good, not_finite
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
 MONITORINGS = 10  # looks at the gauges in a run

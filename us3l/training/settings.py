@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
@@ -25,13 +25,22 @@ def changed(config: RunConfig, **settings: Any) -> RunConfig:
     >>> changed(RunConfig(), epochs=3, min_width=0.5).recipe.network.min_width
     0.5
     """
-    known = set(names(config)) - {"data"}
-    for name in settings:
-        if name not in known:
-            raise UserError(f"unknown setting {name!r}: {did_you_mean(name, sorted(known))}")
+    check_known(settings, set(names(config)) - {"data"})
     if "base_loss" in settings:
         config = replace(config, recipe=config.recipe.tuned_for(settings["base_loss"]))
     return _replaced(config, settings)
+
+
+def with_settings(value: T, settings: Mapping[str, Any]) -> T:
+    """Any dataclass of settings, and of more such dataclasses, with some changed by their bare names."""
+    check_known(settings, set(names(value)))
+    return _replaced(value, settings)
+
+
+def check_known(settings: Iterable[str], known: Collection[str]) -> None:
+    for name in settings:
+        if name not in known:
+            raise UserError(f"unknown setting {name!r}: {did_you_mean(name, sorted(known))}")
 
 
 def names(value: Any) -> Iterator[str]:
@@ -41,7 +50,7 @@ def names(value: Any) -> Iterator[str]:
         yield from names(inner) if is_dataclass(inner) else (field.name,)
 
 
-def _replaced(value: T, settings: dict[str, Any]) -> T:
+def _replaced(value: T, settings: Mapping[str, Any]) -> T:
     hints = get_type_hints(type(value))
     changes: dict[str, Any] = {}
     for field in fields(value):  # type: ignore[arg-type]

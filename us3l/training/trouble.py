@@ -18,10 +18,6 @@ from us3l.training.run import RunConfig
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Interrupted(Exception):
-    """The run was asked to stop, and is saved."""
-
-
 @contextmanager
 def explained(config: RunConfig, run: Run) -> Iterator[None]:
     """Turn what the system refuses to a run into an error that says what to do."""

@@ -19,4 +19,4 @@ def test_the_python_of_the_guide_runs(tmp_path, monkeypatch):
     names: dict = {}
     exec(code, names)
     assert names["detector"].classes == ["block", "disc"]
-    assert names["findings"].masks is not None
+    assert names["findings"].masks == names["record"].masks is not None

@@ -6,9 +6,9 @@ from torchvision.ops import FrozenBatchNorm2d
 import us3l
 from us3l.errors import UserError
 from us3l.evaluation.detection.model import build_detector, detector_of
-from us3l.evaluation.detection.settings import Plan, Training
+from us3l.evaluation.detection.settings import DetectorTraining, Plan
 
-SMALL = Training(channels=8, image_size=32)
+SMALL = DetectorTraining(channels=8, image_size=32)
 FAMILIES = ["resnet18", "resnet50", "mobilenet_v2"]
 
 
@@ -23,7 +23,7 @@ def network(name="resnet18", stem="imagenet", width=0.5):
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(("stem", "strides"), [("imagenet", (4, 8, 16, 32)), ("cifar", (1, 2, 4, 8))])
 def test_levels_and_anchors_follow_the_strides(name, stem, strides):
-    detector = detector_of(network(name, stem), 0.5, 3, False, Training(channels=8), "coco").eval()
+    detector = detector_of(network(name, stem), 0.5, 3, False, DetectorTraining(channels=8), "coco").eval()
     maps = detector.backbone(torch.randn(1, 3, 64, 64)).values()
     assert [64 // found.shape[-1] for found in maps] == [*strides, 2 * strides[-1]]
     assert [size for (size,) in detector.rpn.anchor_generator.sizes] == [8 * s for s in (*strides, 2 * strides[-1])]
@@ -45,7 +45,7 @@ def test_the_backbone_computes_what_the_carved_network_does(name):
 
 
 def test_norms_can_be_trained():
-    body = detector_of(network(), 0.5, 3, False, Training(channels=8, norms="trained"), "voc").backbone.body
+    body = detector_of(network(), 0.5, 3, False, DetectorTraining(channels=8, norms="trained"), "voc").backbone.body
     assert any(isinstance(module, nn.BatchNorm2d) and module.weight.requires_grad for module in body.modules())
 
 
@@ -64,7 +64,7 @@ def test_the_network_itself_is_left_alone():
 def test_masks_and_seeds():
     net = network()
     first, again = (detector_of(net, 0.5, 3, True, SMALL, "coco") for _ in range(2))
-    other = detector_of(net, 0.5, 3, True, Training(channels=8, image_size=32, seed=1), "coco")
+    other = detector_of(net, 0.5, 3, True, DetectorTraining(channels=8, image_size=32, seed=1), "coco")
     assert first.roi_heads.has_mask()
     assert first.roi_heads.mask_predictor.mask_fcn_logits.out_channels == 4
     head = "roi_heads.box_head.fc6.weight"
@@ -84,7 +84,7 @@ def test_preprocessing_is_the_models_own():
 
 def test_random_sizes_in_training():
     def sizes(layout):
-        training = Training(channels=8, image_size=800)
+        training = DetectorTraining(channels=8, image_size=800)
         family = us3l.create("resnet18", base=8).family
         return build_detector(family, family(0.5), 2, False, training, layout, {}).transform
 
@@ -101,15 +101,15 @@ def test_what_cannot_carry_a_detector():
 
 
 def test_the_usual_schedules():
-    assert Training().plan("coco") == Plan(90_000, 0.02, 1000, (60_000, 80_000))
-    assert Training().plan("voc") == Plan(24_000, 0.02, 100, (18_000, 22_000))
-    assert Training(schedule=0.5, batch=8).plan("coco") == Plan(90_000, 0.01, 1000, (60_000, 80_000))
-    assert Training(steps=90, lr=0.5).plan("coco") == Plan(90, 0.5, 9, (60, 80))
-    assert Training(schedule=1e-9).plan("coco").steps == 1
+    assert DetectorTraining().plan("coco") == Plan(90_000, 0.02, 1000, (60_000, 80_000))
+    assert DetectorTraining().plan("voc") == Plan(24_000, 0.02, 100, (18_000, 22_000))
+    assert DetectorTraining(schedule=0.5, batch=8).plan("coco") == Plan(90_000, 0.01, 1000, (60_000, 80_000))
+    assert DetectorTraining(steps=90, lr=0.5).plan("coco") == Plan(90, 0.5, 9, (60, 80))
+    assert DetectorTraining(schedule=1e-9).plan("coco").steps == 1
 
 
 @pytest.mark.parametrize("name", ["schedule", "steps", "batch", "lr", "image_size", "channels", "regions"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_settings_that_make_no_sense(name, value):
     with pytest.raises(UserError, match=f"{name.replace('_', '-')} must be above 0"):
-        Training(**{name: value})
+        DetectorTraining(**{name: value})

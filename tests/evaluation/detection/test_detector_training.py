@@ -9,11 +9,12 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
 from us3l.evaluation.detection.loading import training_batches
 from us3l.evaluation.detection.model import detector_of
-from us3l.evaluation.detection.predict import detect, evaluate_detector
-from us3l.evaluation.detection.settings import Training
-from us3l.evaluation.detection.training import Interrupted, load_detector, train_detector
+from us3l.evaluation.detection.predict import evaluate_detector, find_objects
+from us3l.evaluation.detection.settings import DetectorTraining
+from us3l.evaluation.detection.training import load_detector, train_detector
+from us3l.stopping import Interrupted
 
-TINY = Training(steps=4, batch=2, lr=0.01, image_size=24, channels=8, regions=16)
+TINY = DetectorTraining(steps=4, batch=2, lr=0.01, image_size=24, channels=8, regions=16)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def weights(trainer):
 
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(net, coco, tmp_path):
     """To the bit, masks and random sizes included; with trained norms, so that buffers count as well."""
-    training = Training(**(vars(TINY) | {"norms": "trained"}))
+    training = DetectorTraining(**(vars(TINY) | {"norms": "trained"}))
     torch.manual_seed(1)
     whole = train_detector(net, 0.5, coco[0], True, training, tmp_path / "whole.pt")
     torch.manual_seed(2)
@@ -65,7 +66,7 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(net, coco, tmp_pat
 
 
 def test_the_seed_decides(net, voc, tmp_path):
-    other = Training(**(vars(TINY) | {"seed": 1}))
+    other = DetectorTraining(**(vars(TINY) | {"seed": 1}))
     path = tmp_path / "x.pt"
     first, again = (train_detector(net, 0.5, voc[0], False, TINY, path).losses for _ in range(2))
     assert first == again
@@ -103,7 +104,7 @@ def test_a_resumed_training_keeps_settings_and_data(net, voc, tmp_path):
         train_detector(net, 0.5, voc[0], False, TINY, path, resume=True)
     train_detector(net, 0.5, voc[0], False, TINY, path)
     with pytest.raises(UserError, match=r"batch was 2, is 3"):
-        train_detector(net, 0.5, voc[0], False, Training(**(vars(TINY) | {"batch": 3})), path, resume=True)
+        train_detector(net, 0.5, voc[0], False, DetectorTraining(**(vars(TINY) | {"batch": 3})), path, resume=True)
     with pytest.raises(UserError, match=r"width was 0\.5, is 1\.0"):
         train_detector(net, 1.0, voc[0], False, TINY, path, resume=True)
     with pytest.raises(UserError, match="images or their boxes are not those"):
@@ -122,8 +123,8 @@ def test_a_resumed_training_keeps_settings_and_data(net, voc, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_at_once(net, voc, tmp_path):
-    wild = Training(**(vars(TINY) | {"lr": 1e12, "steps": 40}))
-    with pytest.raises(UserError, match=r"the loss is (nan|inf) at step \d+: lower --lr"):
+    wild = DetectorTraining(**(vars(TINY) | {"lr": 1e12, "steps": 40}))
+    with pytest.raises(UserError, match=r"the loss is (nan|inf) at step \d+: lower lr"):
         train_detector(net, 0.5, voc[0], False, wild, tmp_path / "x.pt", save_every=1)
     kept = torch.load(tmp_path / "x.pt", weights_only=True)
     assert np.isfinite(kept["losses"]).all()
@@ -133,7 +134,7 @@ def test_damaged_images_are_left_out_and_named(net, voc, tmp_path):
     train, test = voc
     train.scenes[1].image.write_bytes(b"")
     test.scenes[0].image.write_bytes(b"no image")
-    alone = Training(**(vars(TINY) | {"batch": 1, "steps": 5}))  # the damaged image is a batch
+    alone = DetectorTraining(**(vars(TINY) | {"batch": 1, "steps": 5}))  # the damaged image is a batch
     trainer = train_detector(net, 0.5, train, False, alone, tmp_path / "x.pt")
     assert trainer.step == 5
     (skipped,) = trainer.skipped
@@ -154,7 +155,7 @@ def test_a_detector_from_its_file_finds_the_same(net, coco, tmp_path):
     trainer = train_detector(net, 0.5, coco[0], True, TINY, path)
     loaded = load_detector(path)
     assert loaded.classes == ["block", "disc"]
-    assert detect(loaded, coco[1])[0] == detect(trainer.detector, coco[1])[0]
+    assert find_objects(loaded, coco[1])[0] == find_objects(trainer.detector, coco[1])[0]
     state = torch.load(path, weights_only=True)
     torch.save(state | {"about": state["about"] | {"backbone": "nonsense"}}, path)
     with pytest.raises(UserError, match="nonsense"):
@@ -167,8 +168,8 @@ def test_a_detector_from_its_file_finds_the_same(net, coco, tmp_path):
 def test_detections_do_not_depend_on_batches(net, voc):
     detector = detector_of(net, 0.5, 2, False, TINY, "voc")
     done = []
-    one, _ = detect(detector, voc[0], batch=1, progress=done.append)
-    three, _ = detect(detector, voc[0], batch=3)
+    one, _ = find_objects(detector, voc[0], batch=1, progress=done.append)
+    three, _ = find_objects(detector, voc[0], batch=3)
     assert done == [1] * 5
     assert len(one) == len(three) > 0
     for left, right in zip(one, three, strict=True):
@@ -189,7 +190,7 @@ def test_batches_cover_each_epoch_and_start_anywhere():
 
 def test_mask_rcnn_learns_a_handful_of_images_by_heart(net, coco, tmp_path):
     train = coco[0].limited(2)
-    training = Training(steps=40, batch=2, lr=0.02, image_size=48, channels=16, regions=64, norms="trained")
+    training = DetectorTraining(steps=40, batch=2, lr=0.02, image_size=48, channels=16, regions=64, norms="trained")
     trainer = train_detector(net, 1.0, train, True, training, tmp_path / "x.pt")
     before = evaluate_detector(detector_of(net, 1.0, 2, True, training, "coco"), train)
     after = evaluate_detector(trainer.detector, train)

@@ -19,7 +19,7 @@ from torchvision.ops.poolers import initLevelMapper
 
 from us3l.data.spec import MEAN, STD
 from us3l.errors import UserError
-from us3l.evaluation.detection.settings import SCHEDULES, Training
+from us3l.evaluation.detection.settings import SCHEDULES, DetectorTraining
 from us3l.families.family import Family
 from us3l.slimmable import Slimmable
 
@@ -29,7 +29,7 @@ SIZES = 6  # random sizes in training
 
 
 def detector_of(
-    net: Slimmable, width: float, classes: int, masks: bool, training: Training, layout: str
+    net: Slimmable, width: float, classes: int, masks: bool, training: DetectorTraining, layout: str
 ) -> FasterRCNN | MaskRCNN:
     """A detector on the carved network of that width, its heads at random weights by the seed."""
     if not net.calibrated(width):
@@ -43,7 +43,7 @@ def build_detector(
     network: nn.Module,
     classes: int,
     masks: bool,
-    training: Training,
+    training: DetectorTraining,
     layout: str,
     preprocessing: Mapping[str, Any],
 ) -> FasterRCNN | MaskRCNN:

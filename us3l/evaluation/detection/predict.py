@@ -40,14 +40,14 @@ def evaluate_detector(
     progress: Callable[[int], None] | None = None,
 ) -> Findings:
     """`progress` is called with each number of images looked at."""
-    detections, scenes = detect(detector, scene_set, batch, workers, progress)
+    detections, scenes = find_objects(detector, scene_set, batch, workers, progress)
     comparable = detector.roi_heads.has_mask() and scenes.has_masks
     masks = score(scenes, detections, "masks") if comparable else None
     return Findings(detections, scenes, score(scenes, detections, "boxes"), masks)
 
 
 @torch.no_grad()
-def detect(
+def find_objects(
     detector: FasterRCNN,
     scene_set: SceneSet,
     batch: int = 1,

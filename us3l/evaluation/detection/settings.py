@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, isfinite
 from typing import Literal
 
+from us3l.devices import Device
 from us3l.errors import UserError
 
 USUAL_BATCH, USUAL_LR = 16, 0.02
@@ -28,13 +29,13 @@ SCHEDULES = {"coco": Schedule(90_000, (2 / 3, 8 / 9), 1000, 0.8), "voc": Schedul
 
 
 @dataclass(frozen=True)
-class Training:
+class DetectorTraining:
     """How a detector is built and trained."""
 
     schedule: float = 1.0
     """Length of training in units of the usual 1x (VOC: 24,000 steps of 16 images, COCO: 90,000)."""
     steps: int | None = None
-    """Length of training in steps, instead of --schedule."""
+    """Length of training in steps, instead of `schedule`."""
     batch: int = USUAL_BATCH
     """Images a step."""
     lr: float | None = None
@@ -54,7 +55,7 @@ class Training:
         for name in ("schedule", "steps", "batch", "lr", "image_size", "channels", "regions"):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value > 0):
-                raise UserError(f"{name.replace('_', '-')} must be above 0, not {value}")
+                raise UserError(f"{name} must be above 0, not {value}")
         if self.seed < 0:
             raise UserError(f"seed must not be negative, not {self.seed}")
 
@@ -68,6 +69,33 @@ class Training:
             min(usual.warmup, ceil(steps / 10)),
             tuple(round(share * steps) for share in usual.drops),
         )
+
+
+@dataclass(frozen=True)
+class DetectionSettings:
+    """How a detector is trained, and what on."""
+
+    masks: Literal["auto", "yes", "no"] = "auto"
+    """Also learn masks (auto: if every object of the training images has one)."""
+    training: DetectorTraining = field(default_factory=DetectorTraining)
+    train_split: str | None = None
+    """Split to train on (default: trainval or train of VOC's layout, train2017 of COCO's)."""
+    test_split: str | None = None
+    """Split to test on (default: test or val of VOC's layout, val2017 of COCO's)."""
+    limit: int | None = None
+    """Use only this many images of each split."""
+    floor: bool = False
+    """Also evaluate the same detector before training."""
+    save_every: int = 200
+    """Steps between savings of the training's state."""
+    workers: int = 2
+    """Processes that decode images."""
+    device: Device = "auto"
+    """Where to compute."""
+
+    def __post_init__(self) -> None:
+        if self.save_every < 1 or self.workers < 0:
+            raise UserError(f"save_every={self.save_every} must be at least 1, and workers={self.workers} at least 0")
 
 
 @dataclass(frozen=True)

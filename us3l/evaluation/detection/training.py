@@ -17,18 +17,15 @@ from us3l.data.detection.scenes import SceneSet
 from us3l.errors import UserError
 from us3l.evaluation.detection.loading import loader, training_batches
 from us3l.evaluation.detection.model import build_detector, detector_of
-from us3l.evaluation.detection.settings import Plan, Training
+from us3l.evaluation.detection.settings import DetectorTraining, Plan
 from us3l.families import create
 from us3l.files import replacing
 from us3l.slimmable import Slimmable
+from us3l.stopping import Interrupted
 from us3l.storage import read_torch
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 State = dict[str, Any]
-
-
-class Interrupted(Exception):
-    """Training was asked to stop, and is saved."""
 
 
 class Trainer:
@@ -57,7 +54,7 @@ class Trainer:
             torch.manual_seed(int(np.random.SeedSequence((self.seed, self.step)).generate_state(1)[0]))
             loss = torch.stack(list(self.detector(images, targets).values())).sum()
         if not loss.isfinite():
-            raise UserError(f"the loss is {loss.item()} at step {self.step}: lower --lr ({self.plan.lr:g} now)")
+            raise UserError(f"the loss is {loss.item()} at step {self.step}: lower lr ({self.plan.lr:g} now)")
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.step()
@@ -82,7 +79,7 @@ def train_detector(
     width: float,
     scene_set: SceneSet,
     masks: bool,
-    training: Training,
+    training: DetectorTraining,
     path: Path,
     *,
     resume: bool = False,
@@ -171,7 +168,7 @@ def check_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
 def read_state(path: Path) -> State:
     """A detector's file. Reading it never runs code."""
     if not path.exists():
-        raise UserError(f"there is no {path} to go on from: leave out --resume")
+        raise UserError(f"there is no {path} to go on from: leave out resume")
     try:
         state = read_torch(path)
         if not {"about", "model", "optimiser", "losses", "skipped"} <= set(state):
@@ -192,10 +189,10 @@ def load_detector(path: str | Path) -> nn.Module:
         if about["backbone"] is None:
             raise UserError(f"{path} has a backbone of your own family, which only you can build")
         family = create(about["backbone"], min_width=about["width"], **about["options"]).family
+        training, classes = DetectorTraining(**about["training"]), len(about["classes"])
         detector = build_detector(
-            family, family(about["width"]), len(about["classes"]), about["masks"], Training(**about["training"]),
-            about["layout"], about["preprocessing"],
-        )  # fmt: skip
+            family, family(about["width"]), classes, about["masks"], training, about["layout"], about["preprocessing"]
+        )
         detector.load_state_dict(state["model"])
         detector.classes = about["classes"]
     except UserError:
