@@ -111,5 +111,5 @@ def test_the_usual_schedules():
 @pytest.mark.parametrize("name", ["schedule", "steps", "batch", "lr", "image_size", "channels", "regions"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_settings_that_make_no_sense(name, value):
-    with pytest.raises(UserError, match=f"{name.replace('_', '-')} must be above 0"):
+    with pytest.raises(UserError, match=f"{name} must be above 0"):
         DetectorTraining(**{name: value})
