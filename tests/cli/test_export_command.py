@@ -11,6 +11,7 @@ from us3l.data.sources import load
 from us3l.deploy.evaluated import find_accuracy
 from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import linear_probe
+from us3l.evaluation.tasks import calibrate_missing
 from us3l.files import checksum
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
@@ -101,6 +102,23 @@ def test_without_images_noise_serves_and_is_named(run, capsys):
     assert "proving on noise" in output
     assert "proved on noise" in output
     assert [entry.width for entry in read_bundle(run / "export").entries] == [0.5, 1.0]
+
+
+def test_a_width_that_the_run_left_out_is_calibrated_when_asked_for(run, capsys):
+    (run / "config.yaml").write_text("data: digits\n")
+    before = (run / "model" / "statistics.safetensors").read_bytes()
+    assert main(["export", str(run), "--widths", "0.75", "0.5", "--format", "safetensors"]) == 0
+    assert "widths that the run left out, on digits: 0.75x" in " ".join(capsys.readouterr().out.split())
+    assert [entry.width for entry in read_bundle(run / "export").entries] == [0.5, 0.75]
+    state = load_file(run / "export" / "resnet18-0.75x.safetensors")
+    net = us3l.load(run)
+    assert not net.calibrated(0.75)
+    images = load("digits", "train", SIZE)
+    calibrate_missing(net, images, [0.75], Preprocessing.of(net))
+    assert all(torch.equal(tensor, state[name]) for name, tensor in net.carve(0.75).state_dict().items())
+    assert (run / "model" / "statistics.safetensors").read_bytes() == before
+    (run / "config.yaml").write_text("data: gone/away\n")
+    assert "0.6 is not calibrated, for want of images: gone/away" in failing(capsys, "export", run, "--widths", 0.6)
 
 
 def test_bad_input_is_one_line(run, tmp_path, capsys):

@@ -108,9 +108,9 @@ def test_an_earlier_profile_is_only_replaced_when_asked(run, capsys):
 )
 def test_bad_input(run, capsys, arguments, message):
     assert main(["profile", str(run), *arguments.split()]) == 2
-    error = capsys.readouterr().err
+    *cautions, error = capsys.readouterr().err.splitlines()
     assert message in error
-    assert error.count("\n") == 1
+    assert all("does not say which weights" in line for line in cautions)  # the run's evaluation is an old one
     assert not (run / "profile").exists()
 
 
@@ -118,6 +118,18 @@ def test_what_is_not_calibrated_is_not_timed(tmp_path, capsys):
     us3l.create("resnet18", stem="cifar", base=8).save(tmp_path)
     assert main(["profile", str(tmp_path), *FAST]) == 2
     assert "not calibrated" in capsys.readouterr().err
+
+
+def test_what_the_run_left_out_is_calibrated_on_its_images(tmp_path, capsys):
+    net = us3l.create("resnet18", stem="cifar", base=8)
+    us3l.calibrate(net, torch.randn(8, 3, 8, 8), [1.0])
+    net.metadata = {"preprocessing": {"size": 8}}
+    net.save(tmp_path / "model")
+    (tmp_path / "config.yaml").write_text("data: digits\n")
+    assert main(["profile", str(tmp_path), *FAST, "--widths", "1", "0.5"]) == 0
+    assert "the run left out, on digits: 0.5x" in " ".join(capsys.readouterr().out.split())
+    agreement = json.loads((tmp_path / "profile" / "desk.json").read_text())["agreement"]
+    assert set(agreement["percent"]) == {"1.0", "0.5"}
 
 
 def test_a_second_device_leaves_the_first_alone(run):

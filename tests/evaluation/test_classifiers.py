@@ -7,6 +7,7 @@ from PIL import Image
 from torch import nn
 
 import us3l
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, ImageSet, find, load
 from us3l.errors import UserError
 from us3l.evaluation.classifiers import finetune, make_optimiser, train_probes
@@ -15,6 +16,7 @@ from us3l.evaluation.protocols import Training, finetuning, paper_probe, paper_s
 from us3l.evaluation.trained import evaluate_finetuned, evaluate_paper, images_to_train, probe_kind
 
 QUICK = Training("sgd", 1.0, 2, 50, 0.0, "steps", (0.8, 1.0))
+EIGHT = Preprocessing.usual(8)
 
 Pair = tuple[ImageSet, ImageSet]
 
@@ -57,10 +59,10 @@ def test_probes_are_trained_together_as_alone_and_the_network_stays(net, digits:
     us3l.calibrate(net, torch.randn(16, 3, 8, 8), [1.0, 0.5])
     before = {name: tensor.clone() for name, tensor in net.at(0.5).state_dict().items()}
     networks = {width: net.at(width) for width in (1.0, 0.5)}
-    together = train_probes(networks, train, 10, 8, QUICK)
-    alone = train_probes({0.5: networks[0.5]}, train, 10, 8, QUICK)
+    together = train_probes(networks, train, 10, EIGHT, QUICK)
+    alone = train_probes({0.5: networks[0.5]}, train, 10, EIGHT, QUICK)
     assert torch.equal(together[0.5].weight, alone[0.5].weight)
-    assert not torch.equal(train_probes(networks, train, 10, 8, QUICK, seed=1)[0.5].weight, alone[0.5].weight)
+    assert not torch.equal(train_probes(networks, train, 10, EIGHT, QUICK, seed=1)[0.5].weight, alone[0.5].weight)
     assert all(torch.equal(before[name], tensor) for name, tensor in net.at(0.5).state_dict().items())
 
 
@@ -93,6 +95,25 @@ def test_the_papers_probe_learns(colours):
     assert evaluate_paper(net, train, test, [1.0, 0.5], 8, settings, seeds=2).results == found.results
     slow = Training("sgd", 1e-9, 1, 20, 0.0, "steps", (0.8, 1.0))
     assert evaluate_paper(net, train, test, [1.0], 8, slow).results[0].linear < 80
+
+
+@pytest.mark.parametrize("evaluate", [evaluate_paper, evaluate_finetuned])
+def test_crops_are_normalised_as_the_network_has_learned(evaluate, colours):
+    _, train, test = colours
+    largest = []
+
+    class Watched(nn.Conv2d):
+        def forward(self, images):
+            if images.device.type != "meta":  # where costs are counted
+                largest.append(float(images.abs().max()))
+            return super().forward(images)
+
+    net = us3l.Slimmable(lambda width: nn.Sequential(Watched(3, round(8 * width), 8), nn.Flatten()))
+    net.metadata = {"preprocessing": {"size": 8, "mean": [0.5] * 3, "std": [0.01] * 3}}
+    evaluate(net, train, test, [1.0], training=Training("sgd", 1e-6, 1, 20, 0.0, "steps", (0.8, 1.0)))
+    shown = [value for value in largest if value]  # a head is made for what becomes of zeros
+    assert len(shown) > 4
+    assert min(shown) > 10  # by ImageNet's statistics it would be below 3
 
 
 @pytest.mark.parametrize(
@@ -148,7 +169,7 @@ def test_every_weight_is_trained(net, digits: Pair):
     us3l.calibrate(net, torch.randn(16, 3, 8, 8), [0.5])
     carved = net.carve(0.5)
     before = {name: tensor.clone() for name, tensor in carved.named_parameters()}
-    whole = finetune(carved, digits[0], 10, 8, Training("sgd", 0.1, 1, 64, 0.0, "cosine", (1.0, 1.0)))
+    whole = finetune(carved, digits[0], 10, EIGHT, Training("sgd", 0.1, 1, 64, 0.0, "cosine", (1.0, 1.0)))
     assert not whole.training
     assert all(not torch.equal(before[name], tensor) for name, tensor in carved.named_parameters())
 

@@ -15,7 +15,7 @@ from us3l.deploy.agreement import FEWEST, NEIGHBOURS, agreement
 from us3l.deploy.backends import Backend, cpu_name, library, machine, set_threads
 from us3l.deploy.device_table import read_device_profile
 from us3l.deploy.evaluated import Accuracies, read_accuracies
-from us3l.deploy.evidence import training_data
+from us3l.deploy.evidence import calibrate_rest, training_data
 from us3l.deploy.profile import all_costs, latencies
 from us3l.errors import UserError
 from us3l.evaluation.tasks import NINE_WIDTHS
@@ -89,7 +89,9 @@ def profile_run(
     else:
         threads = set_threads(threads)
         asked = widths or {*net.among(NINE_WIDTHS), *(accuracies.percent if accuracies else ())}
-        found = measure(net, asked, backends, batch_size, threads, repeats, side, progress)
+        chosen = sorted({net.canonical(float(width)) for width in (net.widths if asked == "all" else asked)})[::-1]
+        calibrate_rest(run, net, chosen, None, progress)
+        found = measure(net, chosen, backends, batch_size, threads, repeats, side, progress)
         where = machine(tuple(backends), threads)
     with progress.counting("counting costs", len(net.widths)) as counting:
         profile = Profile(side, all_costs(net, side, counting.more), found, where, device)
@@ -101,7 +103,7 @@ def profile_run(
 
 def measure(
     net: Slimmable,
-    widths: Widths | set[float],
+    widths: Sequence[float],
     backends: Sequence[Backend],
     batch_size: Sequence[int],
     threads: int,
@@ -112,15 +114,11 @@ def measure(
     """Time networks on this machine."""
     if min(batch_size) < 1 or repeats < 1 or size < 1:
         raise UserError("batch_size, repeats and size must be at least 1")
-    asked = net.widths if widths == "all" else widths
-    chosen = sorted({net.canonical(float(width)) for width in asked}, reverse=True)
-    if missing := [width for width in chosen if not net.calibrated(width)]:
-        raise UserError(f"width {missing[0]:g} is not calibrated: us3l.calibrate(net, images) and save the model again")
     for backend in backends:
         library(backend)
-    networks = len(chosen) * len(backends)
+    networks = len(widths) * len(backends)
     with progress.counting("measuring", networks * (1 + len(batch_size) * repeats)) as counting:
-        return latencies(net, size, chosen, backends, batch_size, threads, repeats, counting.more)
+        return latencies(net, size, widths, backends, batch_size, threads, repeats, counting.more)
 
 
 def compare(

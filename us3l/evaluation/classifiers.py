@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from us3l.data.images import Images, Step
+from us3l.data.preprocessing import Preprocessing
 from us3l.devices import for_doubles
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
@@ -24,15 +25,16 @@ def train_probes(
     networks: Mapping[float, nn.Module],
     train: Images,
     num_classes: int,
-    size: int,
+    preprocessing: Preprocessing,
     training: Training,
     seed: int = 0,
     progress: Progress = None,
 ) -> dict[float, Probe]:
     """Linear probes on frozen networks, all on the same crops; `progress` gets the images that each network saw."""
-    heads = {width: new_head(network, num_classes, size, seed) for width, network in networks.items()}
+    heads = {width: new_head(network, num_classes, preprocessing.size, seed) for width, network in networks.items()}
     pairs = [(network, heads[width]) for width, network in networks.items()]
-    descend(pairs, [p for head in heads.values() for p in head.parameters()], train, size, training, seed, progress)
+    weights = [parameter for head in heads.values() for parameter in head.parameters()]
+    descend(pairs, weights, train, preprocessing, training, seed, progress)
     device = for_doubles(next(iter(heads.values())).weight.device)
     return {
         width: Probe(head.weight.detach().to(device), head.bias.detach().to(device)) for width, head in heads.items()
@@ -43,16 +45,16 @@ def finetune(
     network: nn.Module,
     train: Images,
     num_classes: int,
-    size: int,
+    preprocessing: Preprocessing,
     training: Training,
     seed: int = 0,
     progress: Progress = None,
 ) -> nn.Module:
     """The network, which is changed, with a new linear layer at its end, trained as a whole; in eval mode."""
-    head = new_head(network, num_classes, size, seed)
+    head = new_head(network, num_classes, preprocessing.size, seed)
     whole = nn.Sequential(network, head).train()
     weights = [p for p in whole.parameters() if p.requires_grad]
-    descend([(network, head)], weights, train, size, training, seed, progress)
+    descend([(network, head)], weights, train, preprocessing, training, seed, progress)
     return whole.eval()
 
 
@@ -69,7 +71,7 @@ def descend(
     pairs: Sequence[tuple[nn.Module, nn.Linear]],
     weights: list[nn.Parameter],
     train: Images,
-    size: int,
+    preprocessing: Preprocessing,
     training: Training,
     seed: int,
     progress: Progress,
@@ -89,7 +91,9 @@ def descend(
         number += len(steps)
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate(epoch)
-        for batch in train.views(training.views(size), steps, seed, count=1, device=device):
+        crops = training.views(preprocessing.size)
+        colours = {"mean": preprocessing.mean, "std": preprocessing.std}
+        for batch in train.views(crops, steps, seed, count=1, device=device, **colours):
             if len(batch) < needed:
                 continue
             assert batch.labels is not None

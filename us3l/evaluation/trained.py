@@ -41,7 +41,8 @@ def evaluate_paper(
     preprocessing = replace(task.preprocessing, resize=paper_side(task.size))
     networks = {width: net.at(width) for width in task.widths}
     trained = [
-        train_probes(networks, task.train, task.classes, task.size, training, seed, progress) for seed in range(seeds)
+        train_probes(networks, task.train, task.classes, preprocessing, training, seed, progress)
+        for seed in range(seeds)
     ]
     asked = embed_all(list(networks.values()), task.test, preprocessing, progress=progress)
     scores = {}
@@ -79,7 +80,7 @@ def evaluate_finetuned(
     for width in task.widths:
         of_seeds = []
         for seed in range(seeds):
-            whole = finetune(net.carve(width), task.train, task.classes, task.size, training, seed, progress)
+            whole = finetune(net.carve(width), task.train, task.classes, task.preprocessing, training, seed, progress)
             asked = embed_all([whole], task.test, task.preprocessing, progress=progress)
             of_seeds.append(score(asked.values[0], asked.labels, task.classes))
             damaged |= dict.fromkeys(asked.damaged)

@@ -40,8 +40,8 @@ class Machine:
     max_bad_images: int = 100
     """Stop when more images than this cannot be read."""
     calibrated_widths: tuple[float, ...] | None = None
-    """Widths whose batch-norm statistics are collected at the end, beside the full network's (default: all). The others
-    are when `us3l evaluate` first needs them."""
+    """Widths whose batch-norm statistics are collected at the end, beside the full network's (default: all). Those of
+    the others are collected when evaluation, profiling or export first need them."""
     stream: bool = False
     """Read the images while training, as is always done when they do not fit into memory."""
 
