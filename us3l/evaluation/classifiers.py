@@ -91,9 +91,8 @@ def descend(
         number += len(steps)
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate(epoch)
-        crops = training.views(preprocessing.size)
-        colours = {"mean": preprocessing.mean, "std": preprocessing.std}
-        for batch in train.views(crops, steps, seed, count=1, device=device, **colours):
+        crops, mean, std = training.views(preprocessing.size), preprocessing.mean, preprocessing.std
+        for batch in train.views(crops, steps, seed, count=1, device=device, mean=mean, std=std):
             if len(batch) < needed:
                 continue
             assert batch.labels is not None
