@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from us3l.errors import UserError
+from us3l.families.family import qualified_name
 from us3l.progress import Progress, Told, progress_of
 from us3l.run import Run
 from us3l.training.recipes import named
@@ -405,10 +406,6 @@ def built(kind: type[T], settings: dict[str, Any], verb: str) -> T:
     if isinstance(settings.get("widths"), int | float):
         settings = settings | {"widths": (settings["widths"],)}
     return build(kind, settings, verb)
-
-
-def qualified_name(network: Any) -> str:
-    return getattr(network, "__qualname__", type(network).__qualname__)
 
 
 def name_of(data: Any) -> str:

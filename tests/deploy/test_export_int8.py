@@ -112,7 +112,7 @@ def test_with_a_head_its_own_accuracy_counts(evidence, monkeypatch):
 
 
 def test_a_failed_quantisation_leaves_nothing(sources, evidence, tmp_path, monkeypatch):
-    def spoilt(network, size, path, about, _):
+    def spoilt(network, size, path, about, *_):
         formats.write_onnx(torch.nn.Sequential(network, torch.nn.Threshold(1e9, 0.0)).eval(), size, path, about)
 
     kind = formats.KINDS["onnx"]

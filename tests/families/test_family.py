@@ -19,7 +19,8 @@ SOURCES = Path(us3l.__file__).parent
 
 def test_nobody_else_asks_what_a_family_has() -> None:
     asking = re.compile(
-        r"(has|get)attr\([^)]*family|startswith\(\"(vit|resnet|mobilenet)|isinstance\([^)]*(MobileNet|ResNet|ViT)"
+        r"(has|get)attr\([^)]*\b(family|full|net|network)\b|startswith\(\"(vit|resnet|mobilenet)|"
+        r"isinstance\([^)]*(MobileNet|ResNet|ViT|LayerNorm)"
     )
     others = [path for path in SOURCES.rglob("*.py") if path.parent.name != "families"]
     assert len(others) > 100
@@ -35,6 +36,7 @@ class Half:
 
     name = "half"
     stages = 2
+    transformer = True
 
     def __call__(self, width: float) -> nn.Module:
         return plain(width)
@@ -47,6 +49,7 @@ def test_a_function_is_wrapped_and_gets_the_defaults() -> None:
     family = us3l.Slimmable(plain).family
     assert isinstance(family, Family)
     assert (family.name, family.stages, family.image_size, family.usual_size) == ("network", None, None, 224)
+    assert not family.transformer
     assert family.signature(0.5) is None
     assert family.segments("weight") == ()
     assert family.feature_maps(plain(1.0)) is None
@@ -59,6 +62,7 @@ def test_a_function_is_wrapped_and_gets_the_defaults() -> None:
 def test_what_an_object_has_counts() -> None:
     net = us3l.Slimmable(Half())
     assert (net.family.name, net.family.stages, net.family.image_size) == ("half", 2, None)
+    assert net.family.transformer
     assert net.family.describe()["family"] == "Half"
     rows = torch.tensor([0, 1, 4, 5])
     assert torch.equal(copy.deepcopy(net).carve(0.5).weight, net.full.weight[rows])
@@ -82,6 +86,7 @@ def test_backbones_answer_for_themselves(name: str, stem: str, size: int, indivi
     assert family.name == name
     assert family.usual_size == size
     assert family.image_size == (size if name.startswith("vit") else None)
+    assert family.transformer == name.startswith("vit")
     described = family.describe()
     with torch.device("meta"):
         assert us3l.create(described["backbone"], **described["options"]).family == family

@@ -99,7 +99,15 @@ def export(
         **({"classes": head.classes, "head": head.data} if head else {}),
     }
     with staging(folder) as temporary:
-        files = write(network, kind, source.size, temporary / names[0], about, evidence.train if int8 else None)
+        files = write(
+            network,
+            kind,
+            source.size,
+            temporary / names[0],
+            about,
+            evidence.train if int8 else None,
+            net.family.transformer,
+        )
         compute = read_back(files[0], reader(net, width, head) if kind == "safetensors" else None)
         classes = head.classes if head else None
         proof = prove_int8(network, compute, evidence, classes) if int8 else prove_float(network, compute, evidence)
@@ -126,11 +134,17 @@ def export(
 
 def convert(network: nn.Module, kind: Format, size: int, stem: Path) -> Path:
     """Write any plain network, unproved, to the file that `stem` and the format's ending name."""
-    return write(network, kind, size, stem.with_name(stem.name + KINDS[kind].suffixes[0]), {}, None)[0]
+    return write(network, kind, size, stem.with_name(stem.name + KINDS[kind].suffixes[0]), {})[0]
 
 
 def write(
-    network: nn.Module, kind: Format, size: int, path: Path, about: dict[str, Any], calibration: Tensor | None
+    network: nn.Module,
+    kind: Format,
+    size: int,
+    path: Path,
+    about: dict[str, Any],
+    calibration: Tensor | None = None,
+    transformer: bool = False,
 ) -> list[Path]:
     """The files written, the one to open first; in INT8 if there are images to calibrate on."""
     chosen, text = KINDS[kind], json.dumps(about)
@@ -138,7 +152,7 @@ def write(
         chosen.write(network, size, path, text)
     else:
         assert chosen.write_int8 is not None
-        chosen.write_int8(network, size, path, text, calibration)
+        chosen.write_int8(network, size, path, text, calibration, transformer)
     return [path.with_name(path.name.removesuffix(chosen.suffixes[0]) + suffix) for suffix in chosen.suffixes]
 
 

@@ -35,7 +35,8 @@ class Kind:
     write: Callable[[nn.Module, int, Path, str], None]
     graph: int
     """Bytes that the description of a graph may take beside the weights."""
-    write_int8: Callable[[nn.Module, int, Path, str, Tensor], None] | None = None
+    write_int8: Callable[[nn.Module, int, Path, str, Tensor, bool], None] | None = None
+    """The same, with images to calibrate on, and whether the network is a transformer."""
 
 
 def fold(network: nn.Module) -> nn.Module:
@@ -76,12 +77,12 @@ def write_onnx(network: nn.Module, size: int, path: Path, about: str) -> None:
     save_onnx(onnx_model(network, size), path, about)
 
 
-def write_onnx_int8(network: nn.Module, size: int, path: Path, about: str, images: Tensor) -> None:
+def write_onnx_int8(network: nn.Module, size: int, path: Path, about: str, images: Tensor, transformer: bool) -> None:
     from us3l.deploy.quantise import quantise_onnx
 
     model = onnx_model(network, size)
     with quiet():
-        save_onnx(quantise_onnx(model, images, transformer(network)), path, about)
+        save_onnx(quantise_onnx(model, images, transformer), path, about)
 
 
 def onnx_model(network: nn.Module, size: int) -> Any:
@@ -117,12 +118,14 @@ def write_openvino(network: nn.Module, size: int, path: Path, about: str) -> Non
     save_openvino(openvino_model(network, size, path), path, about)
 
 
-def write_openvino_int8(network: nn.Module, size: int, path: Path, about: str, images: Tensor) -> None:
+def write_openvino_int8(
+    network: nn.Module, size: int, path: Path, about: str, images: Tensor, transformer: bool
+) -> None:
     from us3l.deploy.quantise import quantise_openvino
 
     model = openvino_model(network, size, path)
     with quiet():
-        save_openvino(quantise_openvino(model, images, transformer(network)), path, about)
+        save_openvino(quantise_openvino(model, images, transformer), path, about)
 
 
 def openvino_model(network: nn.Module, size: int, path: Path) -> Any:
@@ -153,10 +156,6 @@ def write_executorch(network: nn.Module, size: int, path: Path, about: str) -> N
             program, partitioner=[xnnpack.XnnpackPartitioner()], constant_methods={KEY: about}
         )
     path.write_bytes(lowered.to_executorch().buffer)
-
-
-def transformer(network: nn.Module) -> bool:
-    return any(isinstance(module, nn.LayerNorm) for module in network.modules())
 
 
 @contextmanager

@@ -98,5 +98,5 @@ def images_to_train(
 
 
 def probe_kind(net: Slimmable, train: Images) -> ProbeKind:
-    """The paper's probe for a network and the images to learn from. Vision transformers are those of timm's names."""
-    return usual_probe(train.name, hasattr(net.full, "patch_embed"))
+    """The paper's probe for a network and the images to learn from."""
+    return usual_probe(train.name, net.family.transformer)

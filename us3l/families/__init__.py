@@ -34,7 +34,7 @@ class Individual(Family):
     individual: float
 
     def __post_init__(self) -> None:
-        for name in ("name", "image_size", "usual_size", "segments", "chain", "feature_maps"):
+        for name in ("name", "image_size", "usual_size", "transformer", "segments", "chain", "feature_maps"):
             object.__setattr__(self, name, getattr(self.family, name))
 
     def signature(self, _: float) -> Hashable | None:

@@ -26,6 +26,8 @@ class Family:
     """The only side of images, in pixels, that its networks take; None: any."""
     usual_size: int = 224
     """The side of the images that its networks are made for, where nothing else says it."""
+    transformer: bool = False
+    """Whether its networks are transformers, which have a probe and a way to INT8 of their own."""
 
     def __call__(self, width: Any) -> nn.Module:
         """The plain network of a width."""
@@ -84,8 +86,12 @@ class Wrapped(Family):
         return self.function(width)
 
     def describe(self) -> dict[str, Any]:
-        named = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        return {"backbone": None, "options": {}, "family": named}
+        return {"backbone": None, "options": {}, "family": qualified_name(self.function)}
+
+
+def qualified_name(function: Callable[[Any], nn.Module]) -> str:
+    """A function's own name, or an object's class's."""
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def as_family(family: Family | Callable[[Any], nn.Module]) -> Family:

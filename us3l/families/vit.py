@@ -26,6 +26,8 @@ class ViTFamily(Backbone):
     sin-cos positions come in fours.
     """
 
+    transformer = True
+
     name: str = "vit_tiny"
     image_size: int = 224
     patch: int = 16
