@@ -43,7 +43,8 @@ Stop = Literal["kill", "group"]
 SETTINGS = "--accelerator cpu --base 8 --size 8 --batch-size 16 --images 64 --epochs 8 --hidden 256 --dim 64".split()
 SAME = ("config.yaml", "metrics.jsonl", "projector.safetensors", "model/*")
 """Files of a run that must be the same to the bit; so must all tensors of the last checkpoint."""
-DETECTOR = "--width 1 --steps 6 --batch 2 --lr 0.01 --image-size 24 --channels 8 --regions 16 --device cpu".split()
+DETECTOR = """--width 1 --steps 6 --save-every 2 --batch 2 --lr 0.01 --image-size 24 --channels 8 --regions 16
+--device cpu""".split()
 VARYING = {"date", "p50_ms", "p95_ms", "seconds"}
 """What differs between two results of the same command: times."""
 
@@ -58,6 +59,8 @@ class Kind:
     """Patterns of the files that must come out the same: to the bit, but for times in JSON."""
     again: str = ""
     """What the command needs to go on, or to replace what the first one may have finished."""
+    once: str = ""
+    """A pattern of files without which it is not needed."""
 
 
 KINDS = {
@@ -67,7 +70,9 @@ KINDS = {
     "export": Kind("export {run} --width 1 0.5 --format onnx safetensors", ("export/*",), "--overwrite"),
     "profile": Kind("profile {run} --widths 1 0.5 --backends torch --repeats 2", ("profile/*.json",), "--overwrite"),
     "report": Kind("report {run}", ("report.html",)),
-    "detect": Kind("detect {run} --data {boxes} --save-every 2 {detector}", ("detect/*.json",), "--resume"),
+    "detect": Kind(
+        "detect {run} --data {boxes} --save-every 2 {detector}", ("detect/*.json",), "--resume", "detect/*.pt"
+    ),
 }
 
 
@@ -105,7 +110,9 @@ class Place:
         }
 
     def arguments(self, kind: str, run: Run, again: bool = False) -> list[str]:
-        command = f"{KINDS[kind].command} {KINDS[kind].again if again else ''}"
+        command = KINDS[kind].command
+        if again and (not KINDS[kind].once or any(run.folder.glob(KINDS[kind].once))):
+            command += f" {KINDS[kind].again}"
         return command.format(run=run.folder, **self.words).split()
 
     def begin(self, kind: str, name: str) -> Run:
@@ -225,11 +232,11 @@ def differences(one: Run, other: Run, same: tuple[str, ...] = SAME) -> list[str]
 
 
 def content(path: Path) -> object:
-    """What a file says, apart from times."""
+    """What a file says, apart from times and the place of the run."""
     if not path.is_file():
         return None
     if path.suffix == ".html":
-        return re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", "", path.read_text())
+        return re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", "", path.read_text().replace(str(path.parents[1]), ""))
     return timeless(json.loads(path.read_text())) if path.suffix == ".json" else path.read_bytes()
 
 

@@ -41,6 +41,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_exports_and_profiles_send_nothing_and_keep_no_id(run, tmp_path):
     pytest.importorskip("nncf", reason="needs us3l[deploy]")
     pytest.importorskip("onnxruntime", reason="needs us3l[deploy]")

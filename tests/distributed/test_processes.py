@@ -16,6 +16,7 @@ from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import ALONE
 from us3l.training.trainer import split
 
+pytestmark = pytest.mark.slow
 CASES = ["in memory", "vit simclr", "per width", "queue", "accumulated", "shards", "fsdp"]
 
 

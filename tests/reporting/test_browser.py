@@ -24,9 +24,10 @@ FLAGS = (
 ).split()
 HOSTILE = "</script><script>document.title = 'stolen'</script><img src=x onerror=\"document.title='stolen'\">"
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no browser: apt-get install chromium chromium-driver"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no browser: apt-get install chromium chromium-driver"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from us3l.data.sources import load
 NETWORK = "--accelerator cpu --backbone vit_tiny --base 12 --heads 1 --depth 1 --patch 4 --size 8".split()
 
 
+@pytest.mark.slow
 def test_killed_runs_end_as_if_left_alone(tmp_path):
     settings = [*NETWORK, *"--batch-size 16 --images 64 --epochs 5 --hidden 512 --dim 64".split()]
     kills = "reliability.kills --kinds pretrain --stops kill --runs 3 --out".split()

@@ -292,7 +292,7 @@ def _read(dataset: _Decoded, items: Sequence[tuple[int, list[int]]], workers: in
         generator=torch.Generator(),  # else it would draw from the global one
         pin_memory=pinned,
     )
-    with _left_alone():
+    with left_alone():
         reading = iter(loader)
     try:
         for found in reading:
@@ -309,7 +309,7 @@ def _read(dataset: _Decoded, items: Sequence[tuple[int, list[int]]], workers: in
 
 
 @contextmanager
-def _left_alone() -> Iterator[None]:
+def left_alone() -> Iterator[None]:
     """Processes started inside are deaf to requests to stop: this one ends them, when it has saved its work.
 
     Such a request often goes to all processes of a group (Ctrl-C, `timeout`, systemd). Nor does the death of one of

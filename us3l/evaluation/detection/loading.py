@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -11,24 +10,23 @@ import torch
 from torch.utils.data import DataLoader
 
 from us3l.data.detection.examples import Example, Examples
+from us3l.data.stream import left_alone
 
 Key = tuple[int, bool]
 """The place of an image, and whether to mirror it."""
 
 
-def loader(examples: Examples, batches: Iterable[list[Key]], workers: int) -> Iterable[list[Example | str]]:
-    return DataLoader(
+def loader(examples: Examples, batches: Iterable[list[Key]], workers: int) -> Iterator[list[Example | str]]:
+    loader = DataLoader(
         examples,
         batch_sampler=batches,
         collate_fn=list,
         num_workers=workers,
-        worker_init_fn=_leave_interrupts_to_the_main_process,
         generator=torch.Generator(),  # nothing is drawn from the global one
     )
-
-
-def _leave_interrupts_to_the_main_process(_: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with left_alone():
+        reading = iter(loader)
+    yield from reading
 
 
 def training_batches(count: int, batch: int, start: int, steps: int, seed: int) -> Iterator[list[Key]]:
