@@ -3,8 +3,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import us3l
 from us3l.data.sources import ImageSet, load
@@ -29,6 +31,20 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the real data sets (../shared/data) are not on this machine")
     return SHARED
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the guides call photos/, in the present one: images of two classes."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    for label, level in (("dark", 60), ("light", 190)):
+        folder = tmp_path / "photos" / label
+        folder.mkdir(parents=True)
+        for number in range(40):
+            pixels = np.clip(draw.normal(level, 40, (32, 32, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    return tmp_path / "photos"
 
 
 @pytest.fixture(scope="session")

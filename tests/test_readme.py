@@ -1,16 +1,33 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import us3l
 
 README = Path(__file__).parents[1] / "README.md"
+JOURNEY, NETWORK = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+@pytest.mark.slow
+@pytest.mark.usefixtures("photos")
+def test_the_script_of_the_readme_goes_from_a_folder_to_an_exported_file(capsys):
+    assert len([line for line in JOURNEY.splitlines() if line.strip()]) <= 15
     names: dict = {}
-    exec(code, names)
+    exec(JOURNEY, names)
+    *accuracies, last = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in accuracies] == ["1.0x", "0.5x", "0.25x"]
+    (file,) = names["exported"].files
+    assert last == f"{names['choice'].width}x is in {file}"
+    assert file.suffix == ".onnx"
+    assert file.is_file()
+    assert names["half"].training is False
+
+
+def test_the_network_of_the_readme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(NETWORK, names)
     assert len(names["net"].widths) == 19  # as the comment there says
     assert len(us3l.load(tmp_path / "model").widths) == 19
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """A job was asked to stop, and its state is saved."""
+    """A long job was asked to stop, and what it has done is saved: the same call with `resume=True` goes on."""
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from us3l.errors import UserError
 from us3l.progress import SILENT, Screen
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
+from us3l.stopping import Interrupted
 from us3l.training import finishing, loop
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import Network, Optimiser, named
@@ -107,7 +108,7 @@ def same_state(one, other):
 @pytest.mark.parametrize("step", [6, 8])  # within an epoch, at its end
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, finished, monkeypatch, step):
     stop_at(monkeypatch, step)
-    with pytest.raises(loop.Interrupted, match=f"after step {step} of 16"):
+    with pytest.raises(Interrupted, match=f"after step {step} of 16"):
         pretrain(tmp_path / "run")
     assert load_checkpoint(Run(tmp_path / "run").checkpoints)[0]["step"] == step
     monkeypatch.undo()
@@ -134,7 +135,7 @@ def stop_at(monkeypatch, step):
 
 def test_metrics_written_after_the_checkpoint_are_written_again(tmp_path, finished, monkeypatch):
     stop_at(monkeypatch, 8)
-    with pytest.raises(loop.Interrupted):
+    with pytest.raises(Interrupted):
         pretrain(tmp_path / "run")
     monkeypatch.undo()
     run = Run(tmp_path / "run")
@@ -146,7 +147,7 @@ def test_metrics_written_after_the_checkpoint_are_written_again(tmp_path, finish
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, finished, monkeypatch):
     stop_at(monkeypatch, 10)
-    with pytest.raises(loop.Interrupted):
+    with pytest.raises(Interrupted):
         pretrain(tmp_path / "run")
     monkeypatch.undo()
     run = Run(tmp_path / "run")
@@ -216,7 +217,7 @@ def test_a_network_that_cannot_be_compiled(tmp_path, monkeypatch):
 
 def test_a_run_is_not_resumed_on_other_images(tmp_path, monkeypatch):
     stop_at(monkeypatch, 6)
-    with pytest.raises(loop.Interrupted):
+    with pytest.raises(Interrupted):
         pretrain(tmp_path / "run")
     monkeypatch.undo()
     for other in (load("digits", "train", limit=70), load("digits", "test", limit=64)):
@@ -315,7 +316,7 @@ def test_two_processes_train_together_with_copies_or_shares(tmp_path):
 
 def test_a_stop_in_the_last_step_is_honoured_and_a_resumed_run_finishes(tmp_path, finished, monkeypatch):
     stop_at(monkeypatch, 16)
-    with pytest.raises(loop.Interrupted, match="after step 16 of 16"):
+    with pytest.raises(Interrupted, match="after step 16 of 16"):
         pretrain(tmp_path / "run")
     run = Run(tmp_path / "run")
     assert not run.finished
@@ -331,7 +332,7 @@ def test_calibration_can_be_stopped_and_is_made_up_for(tmp_path, monkeypatch):
         us3l.calibrate(net, images, widths, progress=progress)
 
     monkeypatch.setattr(finishing, "calibrate", calibrate)
-    with pytest.raises(loop.Interrupted, match="while collecting batch-norm statistics"):
+    with pytest.raises(Interrupted, match="while collecting batch-norm statistics"):
         pretrain(tmp_path / "run")
     assert not Run(tmp_path / "run").finished
     monkeypatch.undo()

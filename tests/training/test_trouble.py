@@ -20,6 +20,7 @@ from us3l.errors import UserError
 from us3l.progress import Screen
 from us3l.run import Run
 from us3l.run.checkpoints import MARK, TRAILER, load_checkpoint, save_checkpoint
+from us3l.stopping import Interrupted
 from us3l.training import loop
 from us3l.training.recipes import Network, named
 from us3l.training.run import Machine, RunConfig, config_of
@@ -139,7 +140,7 @@ def test_a_killed_start_is_no_run_and_can_be_started(tmp_path):
 
 def test_a_resumed_run_may_be_computed_otherwise_but_learns_the_same(tmp_path, at_step):
     at_step([6], lambda _: signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None))
-    with pytest.raises(loop.Interrupted):
+    with pytest.raises(Interrupted):
         pretrain(tmp_path / "run")
     pretrain(tmp_path / "run", Machine("cpu", accumulate=2, checkpoint_every=2), resume=True)
     config = config_of(Run(tmp_path / "run"))
@@ -154,7 +155,7 @@ def test_mixed_precision_resumes_to_the_same_bits(tmp_path, at_step):
     machine = Machine("cpu", precision="bf16-mixed")
     pretrain(tmp_path / "whole", machine)
     at_step([6], lambda _: signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None))
-    with pytest.raises(loop.Interrupted):
+    with pytest.raises(Interrupted):
         pretrain(tmp_path / "run", machine)
     pretrain(tmp_path / "run", machine, resume=True)
     for name in ("metrics.jsonl", "model/weights.safetensors"):
@@ -163,7 +164,7 @@ def test_mixed_precision_resumes_to_the_same_bits(tmp_path, at_step):
 
 def test_a_request_to_stop_is_answered_at_once(tmp_path, at_step):
     at_step([5], lambda _: signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None))
-    with pytest.raises(loop.Interrupted, match="after step 6 of 12"):
+    with pytest.raises(Interrupted, match="after step 6 of 12"):
         pretrain(tmp_path / "run")
     assert "SIGTERM: stopping after this step" in Run(tmp_path / "run").log.read_text()
 
