@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 from torch import Tensor
 
-from us3l.errors import UserError
-from us3l.files import check_regular, parse_json
+from us3l.run.described import read_described, write_described
 from us3l.run.evaluations import EvaluationRecord, evaluation_file
 from us3l.run.folder import Run
 from us3l.run.weights import Weights, check_weights
-from us3l.storage import write_tensors
 
-METADATA = "us3l"
 VERSION = 1
 NAME = re.compile(r"(?P<name>.+)\.finetuned-(?P<width>[0-9.e-]+)x\.safetensors")
 
@@ -70,23 +65,15 @@ def write_finetuned(run: Run, record: EvaluationRecord, width: float, state: Map
         "data": record.name,
         "weights": asdict(record.weights) if record.weights else None,
     }
-    write_tensors(path, state, {METADATA: json.dumps(described)})
+    write_described(path, state, described)
     return path
 
 
 def read_finetuned(run: Run, name: str, width: float) -> Finetuned:
     """A network that was carved from the run's present weights; one of others is a `UserError`."""
     path = finetuned_file(run, name, width)
-    if not path.exists():
-        raise UserError(f"there is no file {path}: evaluate {run.folder} with the protocol 'finetune'")
-    check_regular(path)
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            described = parse_json(file.metadata()[METADATA])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dictionary)
-        finetuned = _finetuned(described, tensors)
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"cannot read {path}: it is cut short, damaged or holds no network ({error})") from None
+    remedy = f"evaluate {run.folder} with the protocol 'finetune'"
+    finetuned = read_described(path, _finetuned, "network", remedy)
     check_weights(path, finetuned.weights, run.weights, "evaluate again, with overwrite")
     return finetuned
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 from torch import Tensor
 
-from us3l.errors import UserError
-from us3l.files import check_regular, parse_json
+from us3l.run.described import read_described, write_described
 from us3l.run.evaluations import EvaluationRecord
 from us3l.run.folder import Run
 from us3l.run.weights import Weights, check_weights
-from us3l.storage import write_tensors
 
-METADATA = "us3l"
 SUFFIX = ".probes.safetensors"
 VERSION = 2  # of version 1, files do not name their version or the weights
 Linear = tuple[Tensor, Tensor]
@@ -54,7 +49,7 @@ def write_probes(path: Path, probes: Probes) -> None:
         tensors |= {f"{width:g}/weight": weight.float(), f"{width:g}/bias": bias.float()}
     weights = asdict(probes.weights) if probes.weights else None
     described = {"version": VERSION, "classes": probes.classes, "data": probes.data, "weights": weights}
-    write_tensors(path, tensors, {METADATA: json.dumps(described)})
+    write_described(path, tensors, described)
 
 
 def keep_probes(run: Run, record: EvaluationRecord, linear: Mapping[float, Linear], overwrite: bool = False) -> None:
@@ -86,17 +81,7 @@ def read_probes(run: Run, name: str) -> Probes:
 
 def load_probes(path: str | Path) -> Probes:
     """What a file holds, whichever network it belongs to."""
-    path = Path(path)
-    if not path.exists():
-        raise UserError(f"there is no file {path}: us3l evaluate writes it")
-    check_regular(path)
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            described = parse_json(file.metadata()[METADATA])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-        return _probes(described, tensors)
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"cannot read {path}: it is cut short, damaged or holds no probes ({error})") from None
+    return read_described(Path(path), _probes, "probes", "us3l evaluate writes it")
 
 
 def _probes(described: dict[str, Any], tensors: Mapping[str, Tensor]) -> Probes:
