@@ -19,6 +19,7 @@ from us3l.errors import UserError
 from us3l.families.family import qualified_name
 from us3l.progress import Progress, Told, progress_of
 from us3l.run import Run
+from us3l.run.identity import data_path
 from us3l.training.recipes import named
 from us3l.training.run import Machine, RunConfig, config_of
 from us3l.training.settings import changed, check_known, with_settings
@@ -96,10 +97,15 @@ def train(
     from us3l.training.loop import pretrain as train_all
 
     told, recipe = progress_of(progress), config.recipe.settled()
+    if resume and run.started:
+        kept = config_of(run)
+        config = replace(config, data=kept.data, data_path=kept.data_path)
+    else:
+        config = config.located()
 
     def images() -> Any:
         return open_images(
-            config.data if data is None else data,
+            config.source if data is None else data,
             "pretrain",
             recipe.views.size,
             limit=recipe.images,
@@ -139,7 +145,7 @@ def configuration(
     else:
         chosen = RunConfig("", named(recipe or suited))
     if data:
-        chosen = replace(chosen, data=data)
+        chosen = replace(chosen, data=data, data_path="")
     if method:
         chosen = replace(chosen, recipe=chosen.recipe.with_method(method))
     if case:
@@ -162,7 +168,9 @@ def check_settled(run: Run, config: RunConfig) -> None:
     """That a resumed run keeps its settings: all but how it is computed."""
 
     def settled(config: RunConfig) -> RunConfig:
-        return replace(config, recipe=config.recipe.settled(), machine=Machine(stream=config.machine.stream))
+        machine = Machine(stream=config.machine.stream)
+        data = data_path(config.source) or config.data
+        return RunConfig(data, config.recipe.settled(), machine)
 
     if settled(config) != settled(config_of(run)):
         raise UserError(f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them")
@@ -214,7 +222,7 @@ def evaluate(
         if kept is None or not kept.started:
             raise UserError("say which labelled images to use (data)")
         config = config_of(kept)
-        data, train_images = config.data, train_images or config.recipe.images
+        data, train_images = config.source, train_images or config.recipe.images
     where: dict[str, Any] = {"root": data_root, "stream": stream, "memory": int(memory_gib * 2**30), "progress": told}
     side = Preprocessing.of(net).resize
     train = open_images(data, "train" if test_data is None else "all", side, limit=train_images, **where)

@@ -239,11 +239,14 @@ def test_the_first_help_of_pretrain_is_short_and_names_settings_that_exist(capsy
     assert len(helped(capsys, "pretrain", "--help-all")) > 150
 
 
-def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("settings", "width"), [("", 0.5), ("--min-width 0.6", 0.6), ("--method byol --individual 0.5", 1.0)]
+)
+def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch, settings, width):
     """And what it says can be said."""
     monkeypatch.setattr("us3l.cli.pretrain.execute", lambda *_: 0)
     monkeypatch.setattr("us3l.cli.report.after", lambda *_: 0)
-    assert main(["pretrain", "digits", "--out", str(tmp_path / "a run")]) == 0
+    assert main(["pretrain", "digits", "--out", str(tmp_path / "a run"), *settings.split()]) == 0
     said = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  us3l ")]
     assert [shlex.split(line)[1:3] for line in said] == [
         [name, str(tmp_path / "a run")] for name in ("report", "evaluate", "profile", "export")
@@ -251,7 +254,8 @@ def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch):
     for line in said:
         name, *arguments = shlex.split(line)[1:]
         kind = {"report": Report, "evaluate": Evaluate, "profile": ProfileCommand, "export": Export}[name]
-        parse(kind, name, arguments)
+        command = parse(kind, name, arguments)
+        assert name != "export" or command.widths == (width,)
 
 
 def test_the_stem_goes_by_the_size(tmp_path, capsys, monkeypatch):

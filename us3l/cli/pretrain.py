@@ -14,7 +14,7 @@ from us3l.cli.parse import parse, program
 from us3l.console import Console
 from us3l.errors import UserError
 from us3l.run import Run
-from us3l.training.recipes import Recipe
+from us3l.training.recipes import Network, Recipe
 from us3l.training.run import Machine, RunConfig, config_of
 from us3l.verbs import check_settled, configuration
 
@@ -138,12 +138,13 @@ def main(arguments: list[str]) -> int:
         Console().say(f"images of {side} pixels: the first layers are those for large images (--stem cifar: for small)")
     code = execute(config, run, command.resume) or report.after(run.folder)
     if not code and report.is_first():
-        Console().say(next_steps(run.folder))
+        Console().say(next_steps(run.folder, config.recipe.network))
     return code
 
 
-def next_steps(folder: Path) -> str:
+def next_steps(folder: Path, network: Network) -> str:
     """What to do with a finished run."""
+    width = max(0.5, network.min_width) if network.individual is None else 1.0
     us3l, run = program(), quote(str(folder))
     return f"""
 What next:
@@ -153,7 +154,7 @@ What next:
       accuracy at nine widths, with a folder of labelled images
   {us3l} profile {run}
       cost and latency of every width on this computer
-  {us3l} export {run} --width 0.5
+  {us3l} export {run} --widths {width:g}
       the network of that width, as a file"""
 
 
@@ -179,7 +180,7 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
         config = configuration("", chosen, early.method, early.case, early.scale or "mini", early.config)
         if early.base_loss:
             config = replace(config, recipe=config.recipe.tuned_for(early.base_loss))
-    return Pretrain(config.data, recipe=config.recipe, machine=config.machine)
+    return Pretrain(config.source, recipe=config.recipe, machine=config.machine)
 
 
 def execute(config: RunConfig, run: Run, resume: bool = False) -> int:

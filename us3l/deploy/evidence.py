@@ -16,15 +16,9 @@ from us3l.slimmable import Slimmable
 MEMORY = 2**32  # bytes of decoded images; more are read as they are needed
 
 
-def training_data(run: Run) -> str | None:
-    """What a run was trained on; None of a model alone."""
-    data = run.settings.get("data") if run.started else None
-    return data if isinstance(data, str) else None
-
-
 def find_evidence(run: Run, preprocessing: Preprocessing, int8: bool, data: str | None, progress: Progress) -> Evidence:
     """The images named, else those of the training, else noise, which is said; INT8 needs real ones."""
-    name = data or training_data(run)
+    name = data or run.data
     if name is not None:
         try:
             test = load(name, "test", preprocessing.resize, TEST if int8 else max(BATCHES), progress)
@@ -54,7 +48,7 @@ def calibrate_rest(run: Run, net: Slimmable, widths: Iterable[float], data: str 
     missing = [width for width in widths if not net.calibrated(width)]
     if not missing:
         return
-    name = data or training_data(run)
+    name = data or run.data
     if name is None:
         raise UserError(f"width {missing[0]:g} is not calibrated: us3l.calibrate(net, images) and save the model again")
     preprocessing = Preprocessing.of(net)

@@ -9,7 +9,7 @@ from typing import Any
 
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.evaluated import Head, find_accuracy, find_heads, finetuned_head
-from us3l.deploy.evidence import calibrate_rest, find_evidence, training_data
+from us3l.deploy.evidence import calibrate_rest, find_evidence
 from us3l.deploy.export import Source, export
 from us3l.deploy.proof import Proof
 from us3l.errors import UserError
@@ -77,8 +77,7 @@ def export_run(
     heads = heads_of(run, net, widths, head) if head else {}
     calibrate_rest(run, net, widths, data, progress)
     preprocessing = Preprocessing.of(net)
-    trained_on = training_data(run)
-    provenance = {"run": run.folder.resolve().name} | ({"data": Path(trained_on).name} if trained_on else {})
+    provenance = {"run": run.folder.resolve().name} | ({"data": Path(run.data).name} if run.data else {})
     source = Source(net, preprocessing.size, provenance, run.weights.weights)
     evidence = find_evidence(run, preprocessing, int8, data, progress)
     done = exported or Exported(Path())

@@ -15,7 +15,7 @@ from us3l.deploy.agreement import FEWEST, NEIGHBOURS, agreement
 from us3l.deploy.backends import Backend, cpu_name, library, machine, set_threads
 from us3l.deploy.device_table import read_device_profile
 from us3l.deploy.evaluated import Accuracies, read_accuracies
-from us3l.deploy.evidence import calibrate_rest, training_data
+from us3l.deploy.evidence import calibrate_rest
 from us3l.deploy.profile import all_costs, latencies
 from us3l.errors import UserError
 from us3l.evaluation.tasks import NINE_WIDTHS
@@ -125,7 +125,7 @@ def compare(
     run: Run, net: Slimmable, preprocessing: Preprocessing, profile: Profile, progress: Progress
 ) -> Agreement | None:
     """How much the timed widths agree with the full network on images of the training; None where there are too few."""
-    data = training_data(run)
+    data = run.data
     widths = [width for row in profile.costs if net.calibrated(width := row.width) and width in timed_widths(profile)]
     if data is None or not widths or not net.calibrated(1.0):
         return None

@@ -65,7 +65,7 @@ def build_report(
             shown["no_gallery"] = "No images were wanted in this page."
         elif net is not None:
             try:
-                chosen = some_images(data or config_of(run).data, net, data_root, progress)
+                chosen = some_images(data or config_of(run).source, net, data_root, progress)
                 with progress.counting(f"looking at images of {chosen.name}", work(net, chosen)) as counting:
                     shown["gallery"] = gallery(net, chosen, size, counting.more)
             except (UserError, OSError) as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from us3l.errors import UserError
 from us3l.files import check_inside, locked, read_json
 from us3l.run.config import read_plain, write_config
+from us3l.run.identity import data_source
 from us3l.run.weights import Weights, weights_of
 
 if TYPE_CHECKING:
@@ -151,6 +152,13 @@ class Run:
             raise UserError(f"{self.folder} already exists: choose another --out, or go on with that run by --resume")
 
     # What is in it
+
+    @property
+    def data(self) -> str | None:
+        """The images it was trained on, as they can be named now; None of a model alone."""
+        settings = self.settings if self.started else {}
+        data, path = settings.get("data"), settings.get("data_path", "")
+        return data_source(data, path) if isinstance(data, str) and isinstance(path, str) else None
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,19 @@ def source_of(data: str | Path) -> str:
     from us3l.data.named import NAMED_SETS
 
     return str(data) if data in NAMED_SETS else str(Path(data).expanduser().resolve())
+
+
+def data_path(data: str) -> str:
+    """The absolute path of images that are named by a path, as seen from the present working folder; else nothing."""
+    from us3l.data.named import NAMED_SETS
+
+    path = Path(data).expanduser()
+    return os.path.abspath(path) if data and data not in NAMED_SETS and path.exists() else ""
+
+
+def data_source(data: str, path: str) -> str:
+    """How to name a run's images now: by where they were when it began, else as they were named then."""
+    return path if path and Path(path).exists() else data
 
 
 def identify(data: str | Path, train: Any, test: Any) -> DataIdentity:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.config import read_config
+from us3l.run.identity import data_path, data_source
 from us3l.training.recipes import Recipe
 
 
@@ -66,8 +67,20 @@ class RunConfig:
     """All settings of a run, as kept in its config.yaml."""
 
     data: str = "digits"
+    """The images, as they were named."""
     recipe: Recipe = field(default_factory=Recipe)
     machine: Machine = field(default_factory=Machine)
+    data_path: str = ""
+    """Where the images were when the run began, if they were named by a path, which may be a relative one."""
+
+    @property
+    def source(self) -> str:
+        """How to name the images now."""
+        return data_source(self.data, self.data_path)
+
+    def located(self) -> RunConfig:
+        """The same, with the place of the images as seen from the present working folder."""
+        return replace(self, data_path=data_path(self.data))
 
 
 def config_of(run: Run) -> RunConfig:

@@ -25,7 +25,7 @@ def changed(config: RunConfig, **settings: Any) -> RunConfig:
     >>> changed(RunConfig(), epochs=3, min_width=0.5).recipe.network.min_width
     0.5
     """
-    check_known(settings, set(names(config)) - {"data"})
+    check_known(settings, set(names(config)) - {"data", "data_path"})
     if "base_loss" in settings:
         config = replace(config, recipe=config.recipe.tuned_for(settings["base_loss"]))
     return _replaced(config, settings)
