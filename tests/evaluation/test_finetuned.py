@@ -8,6 +8,7 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, load
 from us3l.errors import UserError
 from us3l.evaluation import EvaluationSettings, Job, finetuned_network
+from us3l.evaluation.finetuned import choose_evaluation
 from us3l.run import Run
 from us3l.run.finetuned import finetuned_file, read_finetuned
 
@@ -50,6 +51,8 @@ def test_what_cannot_be_had(finetuned, tmp_path):
         finetuned_network(run, net, 0.25)
     with pytest.raises(UserError, match="no networks fine-tuned as 'birds', only digits-finetune"):
         finetuned_network(run, net, 0.5, "birds")
+    with pytest.raises(UserError, match="has classifiers for birds, digits: choose one, head='birds'"):
+        choose_evaluation(run, ["birds", "digits"], None, "classifiers for", "head")
     other = Run(shutil.copytree(run.folder, tmp_path / "other"))
     path = finetuned_file(other, "digits-finetune", 0.5)
     content = path.read_bytes()

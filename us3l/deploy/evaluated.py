@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from us3l.errors import UserError
-from us3l.evaluation.finetuned import find_finetuned, finetuned_network
+from us3l.evaluation.finetuned import choose_evaluation, find_finetuned, finetuned_network
 from us3l.evaluation.linear import Probe
 from us3l.run import Run
 from us3l.run.bundles import slug
@@ -57,11 +57,7 @@ def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[float,
     known = list_probes(run)
     if not known:
         raise UserError(f"{run.folder} has no classifiers: evaluate it on labelled data, which learns them")
-    if name is None and len(known) > 1:
-        raise UserError(f"{run.folder} has classifiers for {', '.join(known)}: choose one, head={known[0]!r}")
-    if name is not None and name not in known:
-        raise UserError(f"{run.folder} has no classifiers for {name!r}, only for {', '.join(known)}")
-    name = name or known[0]
+    name = choose_evaluation(run, known, name, "classifiers for", "head")
     probes = read_probes(run, name)
     return {
         net.canonical(width): Head(

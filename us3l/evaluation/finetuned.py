@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from torch import nn
 
 from us3l.errors import UserError
@@ -22,16 +24,30 @@ def find_finetuned(run: Run, net: Slimmable, width: float, name: str | None = No
     kept = list_finetuned(run)
     if not kept:
         raise UserError(f"{run.folder} has no fine-tuned networks: evaluate it with the protocol 'finetune'")
-    if name is None and len(kept) > 1:
-        raise UserError(f"{run.folder} has networks fine-tuned on {', '.join(kept)}: name one of them")
-    if name is not None and name not in kept:
-        raise UserError(f"{run.folder} has no networks fine-tuned as {name!r}, only {', '.join(kept)}")
-    name = name or next(iter(kept))
+    name = choose_evaluation(run, kept, name, "networks fine-tuned as", "name")
     same = [one for one in kept[name] if net.canonical(one) == net.canonical(width)]
     if not same:
         widths = ", ".join(f"{one:g}" for one in sorted(kept[name], reverse=True))
         raise UserError(f"{run.folder}: {name} was not fine-tuned at width {width:g}, only at {widths}")
     return read_finetuned(run, name, same[0])
+
+
+def choose_evaluation(run: Run, known: Collection[str], name: str | None, what: str, setting: str) -> str:
+    """The name asked for, or the only one there is.
+
+    Args:
+        run: Whose evaluations they are.
+        known: The names of those that left something; at least one.
+        name: The one asked for.
+        what: They left, for errors.
+        setting: That names one of them, for errors.
+    """
+    names = ", ".join(known)
+    if name is None and len(known) > 1:
+        raise UserError(f"{run.folder} has {what} {names}: choose one, {setting}={next(iter(known))!r}")
+    if name is not None and name not in known:
+        raise UserError(f"{run.folder} has no {what} {name!r}, only {names}")
+    return name or next(iter(known))
 
 
 def finetuned_network(run: Run, net: Slimmable, width: float, name: str | None = None) -> nn.Module:

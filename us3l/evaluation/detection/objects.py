@@ -16,7 +16,7 @@ from us3l.errors import UserError
 from us3l.evaluation.detection.model import detector_of
 from us3l.evaluation.detection.predict import Findings, evaluate_detector
 from us3l.evaluation.detection.settings import DetectionSettings
-from us3l.evaluation.detection.training import Trainer, train_detector
+from us3l.evaluation.detection.training import DetectorTrainer, train_detector
 from us3l.files import write_text
 from us3l.progress import SILENT, Progress
 from us3l.run import Run
@@ -129,7 +129,7 @@ def train_and_tell(
     resume: bool,
     device: torch.device,
     progress: Progress,
-) -> Trainer:
+) -> DetectorTrainer:
     training, plan = settings.training, settings.training.plan(train.layout)
     progress.say(
         f"{'Mask' if masks else 'Faster'} R-CNN on {net.family.name} {width:g}x: {len(train.learnable())} images, "

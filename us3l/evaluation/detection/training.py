@@ -28,7 +28,7 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 State = dict[str, Any]
 
 
-class Trainer:
+class DetectorTrainer:
     """One step of training at a time."""
 
     def __init__(self, detector: nn.Module, plan: Plan, seed: int) -> None:
@@ -88,7 +88,7 @@ def train_detector(
     save_every: int = 200,
     asked_to_stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int, list[float]], None] = lambda *_: None,
-) -> Trainer:
+) -> DetectorTrainer:
     """Train a detector on the network of that width; its state lies at `path` in the end and now and then before.
 
     `progress` is called after each step with the number of all steps and the losses so far.
@@ -96,7 +96,7 @@ def train_detector(
     scene_set = scene_set.learnable()
     plan = training.plan(scene_set.layout)
     detector = detector_of(net, width, len(scene_set.classes), masks, training, scene_set.layout).to(device)
-    trainer = Trainer(detector, plan, training.seed)
+    trainer = DetectorTrainer(detector, plan, training.seed)
     about = {
         **net.family.describe(),
         "width": width,
@@ -108,9 +108,9 @@ def train_detector(
         "scenes": fingerprint(scene_set),
     }
     if resume:
-        state = read_state(path)
+        state = read_detector(path)
         try:
-            check_same(path, state["about"], about)
+            check_unchanged(path, state["about"], about)
             trainer.load_state(state)
         except UserError:
             raise
@@ -151,7 +151,7 @@ def fingerprint(scene_set: SceneSet) -> str:
     return hashlib.sha256(repr(known).encode()).hexdigest()
 
 
-def check_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+def check_unchanged(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """A resumed training keeps its settings and its data."""
 
     def flat(about: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def check_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
         raise UserError(f"{path} was started with other settings, which a resumed training keeps: {differences}")
 
 
-def read_state(path: Path) -> State:
+def read_detector(path: Path) -> State:
     """A detector's file. Reading it never runs code."""
     if not path.exists():
         raise UserError(f"there is no {path} to go on from: leave out resume")
@@ -183,7 +183,7 @@ def load_detector(path: str | Path) -> nn.Module:
 
     It takes a list of images (3 x H x W, values from 0 to 1), and labels count from 1.
     """
-    state = read_state(Path(path))
+    state = read_detector(Path(path))
     try:
         about = state["about"]
         if about["backbone"] is None:
