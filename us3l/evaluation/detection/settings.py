@@ -37,7 +37,7 @@ class DetectorTraining:
     steps: int | None = None
     """Length of training in steps, instead of `schedule`."""
     batch: int = USUAL_BATCH
-    """Images a step."""
+    """Images per step."""
     lr: float | None = None
     """Learning rate (default: 0.02 for 16 images, in proportion for others)."""
     image_size: int | None = None
