@@ -20,13 +20,17 @@ import us3l.evaluation
 PAGE = Path(__file__).with_name("api.md")
 MODULES = {
     "us3l": list(us3l.__all__),
-    "us3l.data.sources": ["load", "find", "ImageSet", "ImageFiles"],
+    "us3l.progress": ["Progress", "Count"],
+    "us3l.stopping": ["Interrupted"],
+    "us3l.data.sources": ["open_images", "load", "find", "ImageSet", "ImageFiles"],
+    "us3l.data.preprocessing": ["Preprocessing"],
     "us3l.training.loop": ["pretrain"],
     "us3l.training.recipes": ["named", "Recipe", "Network", "Optimiser"],
     "us3l.objective.spec": ["Objective"],
     "us3l.objective.losses": ["unit", "nt_xent", "info_nce", "negative_cosine", "moco", "seed", "soft_cross_entropy"],
     "us3l.evaluation": list(us3l.evaluation.__all__),
     "us3l.run.evaluations": ["EvaluationRecord", "WidthResult", "Score"],
+    "us3l.deploy": ["Profiled", "Picked", "Exported", "Predictions", "Adaptive", "Controller", "image_files"],
     "us3l.deploy.export": ["export"],
     "us3l.paper.cases": ["case", "cases"],
 }
@@ -49,14 +53,17 @@ def section(name: str) -> Iterator[str]:
         yield from entry(value, item, "###")
         if inspect.isclass(value):
             for method, function in vars(value).items():
-                function = getattr(function, "__func__", function)
+                computed = getattr(function, "fget", None) or getattr(function, "func", None)  # of a property
+                function = computed or getattr(function, "__func__", function)
                 if inspect.isfunction(function) and not method.startswith("_") and function.__doc__:
-                    yield from entry(function, f"{item}.{method}", "####")
+                    yield from entry(function, f"{item}.{method}", "####", called=computed is None)
 
 
-def entry(value: Any, name: str, level: str) -> Iterator[str]:
+def entry(value: Any, name: str, level: str, called: bool = True) -> Iterator[str]:
     yield f"{level} `{name}`\n"
-    if not (inspect.isclass(value) and issubclass(value, Exception)):
+    if not called:
+        yield f"```python\n{name}: {type_name(inspect.signature(value).return_annotation, {})}\n```\n"
+    elif not (inspect.isclass(value) and (issubclass(value, Exception) or getattr(value, "_is_protocol", False))):
         yield f"```python\n{signature(value, name)}\n```\n"
     text = inspect.getdoc(value) or ""
     if not text.startswith(f"{name}("):  # what a dataclass has if it has no docstring

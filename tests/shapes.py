@@ -52,7 +52,7 @@ def voc_annotation(*objects: str) -> str:
 
 
 def write_voc(root: Path, first: int = 0, **counts: int) -> Path:
-    """A folder of VOC's layout with so many images for each split; the splits of `counts` follow each other."""
+    """A folder of VOC's layout with this many images for each split; the splits of `counts` follow each other."""
     for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     for split, count in counts.items():

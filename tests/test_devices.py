@@ -27,7 +27,7 @@ def test_the_best_device_there_is(machine, cuda, mps, best):
 def test_a_device_that_is_missing(machine):
     machine(cuda=False, mps=False)
     for asked in ("cuda", "mps"):
-        with pytest.raises(UserError, match=f"device='{asked}' is not to be had here; there are: auto, cpu"):
+        with pytest.raises(UserError, match=f"device='{asked}' is not available here; choose from auto, cpu"):
             choose_device(asked)
 
 

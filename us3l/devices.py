@@ -31,7 +31,7 @@ def choose_device(asked: Device = "auto") -> torch.device:
         return torch.device(next(kind for kind, there in present.items() if there))
     if not present.get(asked):
         usable = ", ".join(sorted(kind for kind, there in present.items() if there))
-        raise UserError(f"device={asked!r} is not to be had here; there are: auto, {usable}")
+        raise UserError(f"device={asked!r} is not available here; choose from auto, {usable}")
     return torch.device(asked)
 
 

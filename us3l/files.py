@@ -131,7 +131,7 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path, limit: int = LARGEST_TEXT) -> bytes:
-    """All of a file that is expected to be small; another one, or what is no file at all, is a `UserError`."""
+    """All of a file that is expected to be small; a larger one, or anything but a file, is a `UserError`."""
     try:
         with open_regular(path) as file:
             content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)  # reading takes the memory asked for

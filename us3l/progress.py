@@ -24,10 +24,10 @@ class Count(Protocol):
     """A job that counts: images, networks, steps."""
 
     def more(self, count: int) -> None:
-        """So many more are done."""
+        """This many more are done."""
 
     def so_far(self, done: int, total: int) -> None:
-        """So many of all are done."""
+        """This many of all are done."""
 
 
 class Progress(Protocol):

@@ -112,7 +112,14 @@ class Slimmable(nn.Module):
         return self.norms.widths
 
     def check(self, width: Width) -> Width:
-        """The width as a number or a tuple of them, or an error that says what is wrong with it."""
+        """The width as a number or a tuple of numbers, if this network has it.
+
+        Args:
+            width: A number, or one for each stage.
+
+        Raises:
+            UserError: It is not a width of this network; the message says why.
+        """
         try:
             many = isinstance(width, Sequence) and not isinstance(width, str)
             width = tuple(map(float, width)) if many else float(width)  # type: ignore[arg-type]
@@ -129,7 +136,11 @@ class Slimmable(nn.Module):
         return width
 
     def signature(self, width: Width) -> Hashable:
-        """Equal for widths that mean the same network."""
+        """A value that is equal for widths that mean the same network.
+
+        Args:
+            width: A number, or one for each stage.
+        """
         width = self.check(width)
         signature = self.family.signature(width)
         if signature is not None:
@@ -176,18 +187,38 @@ class Slimmable(nn.Module):
         return list(self._canonical.values())
 
     def among(self, widths: Sequence[float]) -> list[float]:
-        """Those of some usual widths that this network has, widest first, and its narrowest in any case."""
+        """Those of some usual widths that this network has, widest first, and its narrowest in any case.
+
+        Args:
+            widths: Such as the nine of the paper.
+
+        Returns:
+            The only widths, if it has a fixed list of them.
+        """
         if self.switchable:
             return list(reversed(self.switchable))
         return sorted({self.min_width, *(width for width in widths if self.min_width <= width <= 1)}, reverse=True)
 
     def canonical(self, width: float) -> float:
-        """The member of `widths` that means the same network."""
+        """The member of `widths` that means the same network: channel counts are rounded, so many widths do.
+
+        Args:
+            width: Any width in range.
+
+        Returns:
+            A width, for instance 0.4 for 0.37; a width per stage stays as it is.
+        """
         return self._canonical.get(self.signature(width), width)  # widths by stage have no shorter name
 
     # Running a network on the shared weights
 
     def forward(self, images: Tensor, width: Width = 1.0) -> Tensor:
+        """Outputs of the network of that width, on the shared weights; gradients flow into them.
+
+        Args:
+            images: A batch, preprocessed.
+            width: A number, or one for each stage.
+        """
         return self.bind(width)(images)
 
     def bind(self, width: Width) -> Callable[[Tensor], Tensor]:
@@ -299,7 +330,12 @@ class Slimmable(nn.Module):
     # Skeletons: shapes without memory, built once for each distinct network
 
     def skeleton(self, width: Width, tracking: bool = False) -> nn.Module:
-        """The plain network of that width without memory, for questions about shapes and costs."""
+        """The plain network of that width without memory, for questions about shapes and costs.
+
+        Args:
+            width: A number, or one for each stage.
+            tracking: Whether its batch norms have running statistics.
+        """
         key = self.signature(width), tracking
         if key not in self._skeletons:
             skeleton = self._build_skeleton(width)
@@ -320,7 +356,11 @@ class Slimmable(nn.Module):
     # Calibration
 
     def calibrated(self, width: Width) -> bool:
-        """Whether the network of that width has batch-norm statistics of the present weights, or needs none."""
+        """Whether the network of that width has batch-norm statistics of the present weights, or needs none.
+
+        Args:
+            width: A number, or one for each stage.
+        """
         kept = self.statistics.get(self.signature(width))
         return kept.weights == self.digest if kept else not batch_norms(self.full)
 

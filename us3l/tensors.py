@@ -147,7 +147,7 @@ def check_nested(
         if len(small) != len(large) or any(s > t for s, t in zip(small, large, strict=True)):
             raise UserError(
                 f"the family is not nested: {name!r} has shape {small} at width {width}, "
-                f"which is no leading block of its shape {large} at width 1"
+                f"which is not a leading block of its shape {large} at width 1"
             )
         for axis, parts in enumerate(segments(name)):
             if axis >= len(small) or small[axis] % parts or large[axis] % parts:

@@ -198,8 +198,8 @@ def evaluate(
         data: labelled images (default: those that the run was trained on).
         test_data: images to test on (default: the test part of `data`, a fifth of it if there is none).
         data_root: where data sets that have a name lie (default: the environment's US3L_DATA, else ./data).
-        train_images: learn from only this many images (default: all, or as many as the run itself used).
-        test_images: test on only this many images, equally many per class (default: all).
+        train_images: learn from only this many images (default: all, or the number that the run itself used).
+        test_images: test on only this many images, the same number per class (default: all).
         stream: decode images anew whenever they are needed, also if they would fit into memory.
         memory_gib: memory for decoded images; larger sets are streamed.
         name: of the result, eval/NAME.json (default: the data's, followed by the protocol's unless that is fast).

@@ -43,9 +43,9 @@ class Evaluate:
     data_root: Path | None = None
     """Where data sets that have a name lie (default: the environment's US3L_DATA, else ./data)."""
     train_images: int | None = None
-    """Learn from only so many labelled images (default: all, or as many as the run itself used)."""
+    """Learn from only this many labelled images (default: all, or the number that the run itself used)."""
     test_images: int | None = None
-    """Test on only so many images, equally many of each class (default: all)."""
+    """Test on only this many images, the same number of each class (default: all)."""
     stream: bool = False
     """Decode images anew whenever they are needed, also if they would fit into memory."""
     memory_gib: float = 4.0

@@ -34,7 +34,7 @@ class ProfileCommand:
     batch_size: tuple[int, ...] = (1,)
     """Batch sizes to time."""
     threads: int | None = None
-    """Threads that compute one batch (default: as many as PyTorch takes)."""
+    """Threads that compute one batch (default: PyTorch's own number)."""
     repeats: int = 10
     """Turns that each network takes, of four timed runs each."""
     size: int | None = None

@@ -47,7 +47,7 @@ class Reproduce:
     rows: tuple[int, ...] = ()
     """Rows to train, by their numbers from 1 (default: all)."""
     seeds: int = 1
-    """Train each row with so many seeds."""
+    """Train each row with this many seeds."""
     out: Path = Path("runs/reproduce")
     """Folder of all runs and tables."""
     data: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ class Catalogue:
     read: Callable[[np.ndarray], Iterator[Encoded]]
     """The encoded images of rising indices, in that order."""
     labels: np.ndarray
-    """An int64 an image; -1 where unknown."""
+    """One int64 per image; -1 where unknown."""
     classes: list[str]
     in_test: np.ndarray | None
     """A bool an image, if the source comes with a split."""

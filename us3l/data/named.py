@@ -66,7 +66,7 @@ def open_named(name: str, root: str | Path | None = None) -> Catalogue:
     place = where / wanted.folder
     if not is_there(name, root):
         own = f"; for your own folder of that name write ./{name}" if Path(name).exists() else ""
-        raise UserError(f"{name}: expected in {place}, which is no folder; {_remedy(name, where)}{own}")
+        raise UserError(f"{name}: expected in {place}, which is not a folder; {_remedy(name, where)}{own}")
     try:
         source = wanted.open(where)
     except UserError:

@@ -177,7 +177,7 @@ class _Table:
             return []
 
     def labels(self) -> Iterator[int | str | None]:
-        """A label a row; None where there is none, or one that is no single class."""
+        """A label per row; None where there is none, or more than one."""
         import pyarrow as pa
         import pyarrow.types as kinds
 

@@ -57,11 +57,14 @@ def open_images(
         split: Which part of it.
         size: Side to bring images in memory to (shorter side resized, centre cropped); None if they all are squares
             of one size already.
-        limit: No more than this many images, a fixed random choice with equally many of each class.
+        limit: No more than this many images, a fixed random choice with the same number of each class.
         root: Where named sets lie (default: the environment's US3L_DATA, else ./data).
         stream: Read the images as they are needed, however few they are.
         memory: Also read them as needed if they take more bytes than this.
-        progress: Hears what is worth saying, and counts.
+        progress: Told what is worth saying, and how far it is.
+
+    Returns:
+        An `ImageSet` in memory, or `ImageFiles` that are read as they are needed. Both have the same methods.
     """
     if isinstance(data, ImageSet):
         return _part(data, split, limit)
@@ -80,7 +83,19 @@ def load(
     progress: Progress = SILENT,
     root: str | Path | None = None,
 ) -> ImageSet:
-    """Images in memory; see `open_images`."""
+    """Images in memory.
+
+    Args:
+        data: See `open_images`, as for the others.
+        split: Which part of it.
+        size: Side to bring them to.
+        limit: No more than this many images.
+        progress: Told what is worth saying, and how far it is.
+        root: Where named sets lie.
+
+    Returns:
+        The images as one tensor, with labels if there are any.
+    """
     if isinstance(data, ImageSet):
         return _part(data, split, limit)
     return _decoded(find(data, split, limit, root, progress), size, progress)
@@ -93,7 +108,18 @@ def find(
     root: str | Path | None = None,
     progress: Progress = SILENT,
 ) -> ImageFiles:
-    """The images that `load` would decode."""
+    """The images that `load` would decode.
+
+    Args:
+        data: See `open_images`, as for the others.
+        split: Which part of it.
+        limit: No more than this many images.
+        root: Where named sets lie.
+        progress: Told what is worth saying, and how far it is.
+
+    Returns:
+        Names, labels and split; nothing is decoded yet.
+    """
     name, source = _open(data, root, progress)
     chosen = _choose(source.labels, source.in_test, split, limit)
     if not len(chosen):

@@ -57,7 +57,7 @@ class Draws:
 
 def draw(views: Views, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
     """The random choices for `count` images of `height` x `width` pixels, from a CPU generator."""
-    # A row an image. In double precision, so that flooring a scaled draw never reaches the upper end.
+    # One row per image. In double precision, so that flooring a scaled draw never reaches the upper end.
     uniform = torch.rand(count, 2 * CROP_TRIES + 15, generator=generator, dtype=torch.float64)
     area, aspect, place, flip, jitter, strength, rank, grey, blur, sigma = uniform.split(
         [CROP_TRIES, CROP_TRIES, 2, 1, 1, 4, 4, 1, 1, 1], dim=1

@@ -43,11 +43,18 @@ class Decision:
 class Controller:
     """Chooses widths so that 95 % of the requests stay within a target. It has no clock and draws nothing at random.
 
-    `latencies` are those of each width on the idle machine. The load is how much longer requests take now. The width
-    falls when over a fifth of the last `window` requests or over a twentieth of `patience` requests missed the target:
-    to the widest that should need at most `headroom` of the target under that load. It rises to the next width by the
-    same rule, judged after each `patience` requests: what lies between `headroom` and the target moves nothing. A rise
-    that does not last doubles the wait until the next.
+    The load is how much longer requests take now than on the idle machine. The width falls when over a fifth of the
+    last `window` requests or over a twentieth of `patience` requests missed the target: to the widest that should need
+    at most `headroom` of the target under that load. It rises to the next width by the same rule, judged after each
+    `patience` requests: what lies between `headroom` and the target moves nothing. A rise that does not last doubles
+    the wait until the next.
+
+    Args:
+        latencies: Milliseconds by width, on the idle machine.
+        target_ms: What 95 % of the requests should stay within.
+        window: Requests that decide whether the width falls at once.
+        patience: Requests that decide whether it falls or rises.
+        headroom: Share of the target that a width should need at most.
     """
 
     def __init__(
@@ -76,7 +83,16 @@ class Controller:
         self._settle()
 
     def observe(self, width: float, latency_ms: float, now: float) -> Decision | None:
-        """Take in one request's latency; the move that it led to, if any. `now` is only noted in it."""
+        """Take in one request's latency.
+
+        Args:
+            width: At which the request was computed.
+            latency_ms: What it took.
+            now: Seconds since the start, only noted in the decision.
+
+        Returns:
+            The move that it led to, if any.
+        """
         self.requests += 1
         if width != self.width:
             return None  # began before the last move
@@ -96,7 +112,11 @@ class Controller:
         return None
 
     def widest(self, load: float) -> float:
-        """The widest network that should stay within `headroom` of the target, or else the narrowest."""
+        """The widest network that should stay within `headroom` of the target, or else the narrowest.
+
+        Args:
+            load: How many times as long as on the idle machine requests take.
+        """
         fitting = [width for width, ms in self.latencies.items() if ms * load <= self.headroom * self.target_ms]
         return max(fitting, default=min(self.latencies))
 

@@ -71,7 +71,7 @@ OPENERS: dict[str, Callable[[Path, int], Run]] = {"onnx": run_onnx, "openvino": 
 
 
 def set_threads(threads: int | None) -> int:
-    """Let PyTorch, in this whole process, compute one request on so many threads (default: as many as it does now)."""
+    """Let PyTorch, in this whole process, compute one request on this many threads (default: its present number)."""
     if threads is not None and threads < 1:
         raise UserError(f"threads={threads} must be at least 1")
     if threads is not None:

@@ -75,6 +75,23 @@ def export(
     """Write the network of one width in one format, prove it, and only then add it to the bundle in the folder.
 
     "torch" is a program of torch.export, "safetensors" the plain network's state dict; see `us3l.deploy.formats`.
+
+    Args:
+        source: The slimmable network, and what files say about where it came from.
+        width: Of the network to write.
+        kind: The format.
+        folder: Of the bundle.
+        evidence: Images to prove the file on, and to calibrate INT8.
+        int8: Quantise it.
+        head: A classifier to add.
+        accuracy: What evaluation found, for the manifest.
+        overwrite: Replace files of the same name.
+
+    Returns:
+        The network's entry in the manifest, and its proof.
+
+    Raises:
+        UserError: The proof failed, or the network cannot be written; then nothing is left behind.
     """
     net = source.net
     label = head.name if head else None

@@ -36,7 +36,14 @@ class Batch:
 
 
 def image_files(folder: str | Path) -> list[Path]:
-    """The images below a folder, in the order in which `Runtime` takes them: by their names."""
+    """The images below a folder, in the order in which `Runtime` takes them: by their names.
+
+    Args:
+        folder: Searched with all its sub-folders.
+
+    Returns:
+        Paths, one per row of what `Runtime.embed(folder)` gives.
+    """
     catalogue = open_folder(Path(folder))
     if catalogue is None:
         raise UserError(f"{folder} holds no images")

@@ -30,6 +30,7 @@ class Picked:
 
     @property
     def width(self) -> float:
+        """The width chosen."""
         return self.choice.candidate.width
 
     @property
@@ -39,6 +40,7 @@ class Picked:
 
     @property
     def ranked_by(self) -> str:
+        """What "best" means here: an accuracy and its data, or just the width."""
         return self.accuracies.described if self.choice.by_accuracy and self.accuracies else "width"
 
     def to_plain(self) -> dict[str, Any]:

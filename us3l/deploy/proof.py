@@ -89,7 +89,7 @@ def prove_float(network: nn.Module, run: Run, evidence: Evidence) -> Proof:
 
 
 def difference(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest, in units of the largest output where that is above 1: float32 keeps so many digits, not places."""
+    """The largest, in units of the largest output where that is above 1: float32 keeps digits, not decimal places."""
     return float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
 
 

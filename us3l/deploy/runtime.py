@@ -146,7 +146,18 @@ class Runtime:
         on_error: OnError = "raise",
         batch_size: int = BATCH,
     ) -> Predictions:
-        """The classes of images, by the classifier that evaluation learned. Arguments are those of `embed`."""
+        """The classes of images, by the classifier that evaluation learned.
+
+        Args:
+            images: as for `embed`.
+            width: of the network (default: the widest that has a classifier).
+            latency_ms: as for `embed`.
+            on_error: as for `embed`; an image that cannot be read has NaN probabilities.
+            batch_size: as for `embed`.
+
+        Returns:
+            Labels, class indices and probabilities: one row per image, in order.
+        """
         logits = torch.from_numpy(self._outputs(images, "classes", width, latency_ms, on_error, batch_size))
         return Predictions(self.networks.classes, logits.softmax(1).numpy())
 
@@ -191,7 +202,16 @@ class Runtime:
         self._process = os.getpid()
 
     def width_within(self, latency_ms: float, batch: int = 1, task: Task | None = None) -> float:
-        """The widest network that was measured to take at most that time for a batch."""
+        """The widest network that was measured to take at most that time for a batch.
+
+        Args:
+            latency_ms: milliseconds for the whole batch.
+            batch: images in it.
+            task: "features" or "classes" (default: the first of what it gives).
+
+        Returns:
+            Its width. If even the fastest takes longer, that is a `UserError`.
+        """
         table = [Candidate(width, {"latency_ms": ms}) for width, ms in self.latencies(batch, task).items()]
         choice = pick(table, {"latency_ms": latency_ms})
         if not choice.fits:
@@ -203,7 +223,15 @@ class Runtime:
         return choice.candidate.width
 
     def latencies(self, batch: int = 1, task: Task | None = None) -> dict[float, float]:
-        """What `measure` found for that batch size; the first call measures."""
+        """What `measure` found for that batch size; the first call measures.
+
+        Args:
+            batch: images in a request.
+            task: "features" or "classes" (default: the first of what it gives).
+
+        Returns:
+            The p95 milliseconds per batch, by width.
+        """
         with self._measuring:
             return self._latencies.get((task or self.gives[0], batch)) or self.measure(batch, task=task)
 
@@ -223,7 +251,7 @@ class Runtime:
             task: "features" or "classes" (default: the first of what it gives).
 
         Returns:
-            The p95 milliseconds of a batch by width.
+            The p95 milliseconds per batch, by width.
         """
         chosen: Task = task or self.gives[0]
         size = self.networks.preprocessing.size
@@ -241,7 +269,13 @@ class Runtime:
     def adaptive(self, target_ms: float, batch: int = 1, **settings: Any) -> Adaptive:
         """Let the width follow the load, so that 95 % of requests of that size stay within the target.
 
-        The settings are those of `us3l.deploy.adaptive.Controller`.
+        Args:
+            target_ms: milliseconds per request.
+            batch: images in a request.
+            settings: those of `us3l.deploy.Controller`: `window`, `patience`, `headroom`.
+
+        Returns:
+            Something to call instead of this object, with `embed`, `predict` and a record of its `decisions`.
         """
         return Adaptive(self, Controller(self.latencies(batch), target_ms, **settings))
 
@@ -255,7 +289,7 @@ def bundle_folder(path: Path, backend: str) -> Path | None:
 
 
 def spread(widths: Sequence[float], most: int) -> list[float]:
-    """At most so many of the widths, evenly, with both ends.
+    """At most this many of the widths, evenly, with both ends.
 
     >>> spread([0.25, 0.4, 0.5, 0.75, 1.0], 3)
     [0.25, 0.5, 1.0]

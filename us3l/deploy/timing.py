@@ -32,7 +32,7 @@ def take_turns(
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """The smallest value that so many percent of the values do not exceed.
+    """The smallest value that this percentage of the values does not exceed.
 
     >>> percentile([5.0, 1.0, 3.0, 2.0, 4.0], 50), percentile([1.0] * 19 + [9.0], 95)
     (3.0, 1.0)

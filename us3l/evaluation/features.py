@@ -26,7 +26,18 @@ class Features:
 def embed(
     network: nn.Module, images: Tensor, size: int, batch: int = 250, progress: Callable[[int], None] | None = None
 ) -> Tensor:
-    """Features (N x C) of images (N x 3 x H x W, uint8), seen at `size` pixels."""
+    """Features of images by one network.
+
+    Args:
+        network: A plain network, in eval mode.
+        images: Pixels, uint8, N x 3 x H x W.
+        size: Side at which the network sees them.
+        batch: Images per batch.
+        progress: Called with the number of images after each batch.
+
+    Returns:
+        N x C.
+    """
     return embed_all(
         [network], ImageSet("", images), Preprocessing.usual(size), batch_size=batch, progress=progress
     ).values[0]

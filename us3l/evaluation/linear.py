@@ -28,7 +28,14 @@ class Probe:
     gradient: float | None = None  # largest entry at the solution
 
     def scores(self, features: Tensor) -> Tensor:
-        """Logits (N x C)."""
+        """Logits of the classes.
+
+        Args:
+            features: N x D.
+
+        Returns:
+            N x C.
+        """
         check_features(features, like=self.weight)
         return F.linear(features.to(self.weight), self.weight, self.bias)
 
@@ -41,6 +48,15 @@ def linear_probe(
     The problem is convex and the search starts from zero: no seed, no schedule, no learning rate to tune.
     It is scikit-learn's `LogisticRegression(C=1 / l2)` after `StandardScaler`. As a penalty of the sum, the same l2
     serves for few and for many images.
+
+    Args:
+        train_features: N x D.
+        train_labels: Class indices, N.
+        num_classes: C (default: one more than the largest label).
+        l2: Strength of the penalty.
+
+    Returns:
+        A classifier of raw features: it undoes the standardisation.
 
     >>> features, labels = torch.tensor([[0.0], [1.0], [4.0], [5.0]]), torch.tensor([0, 0, 1, 1])
     >>> linear_probe(features, labels).scores(torch.tensor([[2.0], [3.0]])).argmax(1)

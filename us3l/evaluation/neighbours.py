@@ -20,7 +20,17 @@ def knn(
 ) -> Tensor:
     """Class scores (N_test x C, rows sum to 1): the k most similar training images vote with exp(cosine / temperature).
 
-    `k` is cut to the number of training images; at most `chunk` x N_train similarities are held at a time.
+    Args:
+        train_features: N_train x D.
+        train_labels: Class indices, N_train.
+        test_features: N_test x D.
+        k: Neighbours that vote; cut to the number of training images.
+        temperature: Divides the cosines: the lower, the more the nearest ones count.
+        num_classes: C (default: one more than the largest label).
+        chunk: Test images to compare at a time, which bounds the memory.
+
+    Returns:
+        A score per test image and class.
 
     >>> train, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
     >>> knn(train, labels, torch.tensor([[0.9, 0.1]])).argmax(1)

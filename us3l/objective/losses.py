@@ -15,12 +15,28 @@ from us3l.distributed.peers import ALONE, Peers
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of length 1; never in less than float32."""
+    """Rows of length 1; never in less than float32.
+
+    Args:
+        x: Vectors (N x D).
+
+    Returns:
+        The same directions (N x D).
+    """
     return F.normalize(at_least_float32(x), dim=1)
 
 
 def nt_xent(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> Tensor:
     """InfoNCE of paired outputs; every other sample of either side, of all processes, is a negative (eq. 2).
+
+    Args:
+        z: Outputs, unit vectors (N x D).
+        t: Their targets, unit vectors (N x D).
+        temperature: Divides the cosines.
+        peers: The processes that share the batch.
+
+    Returns:
+        The mean loss over all 2N rows.
 
     >>> round(nt_xent(torch.eye(2), torch.eye(2), 0.5).item(), 4)  # log(1 + 2 exp(-2))
     0.2395
@@ -37,6 +53,15 @@ def nt_xent(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> T
 def info_nce(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> Tensor:
     """InfoNCE of outputs against their targets, the other targets of all processes being negatives (eq. 7; MoCo v3's).
 
+    Args:
+        z: Outputs, unit vectors (N x D).
+        t: Their targets, unit vectors (N x D).
+        temperature: Divides the cosines.
+        peers: The processes that share the batch.
+
+    Returns:
+        The mean loss over the N rows.
+
     >>> round(info_nce(torch.eye(2), torch.eye(2), 0.5).item(), 4)  # log(1 + exp(-2))
     0.1269
     """
@@ -45,6 +70,13 @@ def info_nce(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> 
 
 def negative_cosine(z: Tensor, t: Tensor) -> Tensor:
     """The mean negative cosine similarity of outputs and targets (eq. 6): what the paper calls MSE.
+
+    Args:
+        z: Outputs, unit vectors (N x D).
+        t: Their targets, unit vectors (N x D).
+
+    Returns:
+        A value from -1 (all equal) to 1.
 
     >>> negative_cosine(torch.eye(2), torch.eye(2)).item()
     -1.0
@@ -55,6 +87,15 @@ def negative_cosine(z: Tensor, t: Tensor) -> Tensor:
 def moco(z: Tensor, t: Tensor, queue: Tensor, temperature: float) -> Tensor:
     """InfoNCE of outputs against their targets, the targets of earlier batches being negatives (MoCo's).
 
+    Args:
+        z: Outputs, unit vectors (N x D).
+        t: Their targets, unit vectors (N x D).
+        queue: Targets of earlier batches, unit vectors (K x D).
+        temperature: Divides the cosines.
+
+    Returns:
+        The mean loss over the N rows.
+
     >>> round(moco(torch.eye(2), torch.eye(2), -torch.eye(2), 1.0).item(), 4)  # log(1 + exp(-1) + exp(-2))
     0.4076
     """
@@ -63,7 +104,18 @@ def moco(z: Tensor, t: Tensor, queue: Tensor, temperature: float) -> Tensor:
 
 
 def seed(z: Tensor, t: Tensor, queue: Tensor, temperature: float, teacher_temperature: float) -> Tensor:
-    """Outputs are to be as similar to their target and the queue as the target is itself (SEED's)."""
+    """Outputs are to be as similar to their target and the queue as the target is itself (SEED's).
+
+    Args:
+        z: Outputs, unit vectors (N x D).
+        t: Their targets, unit vectors (N x D).
+        queue: Targets of earlier batches, unit vectors (K x D).
+        temperature: Divides the outputs' cosines.
+        teacher_temperature: Divides the targets' cosines.
+
+    Returns:
+        The mean cross-entropy over the N rows.
+    """
     expected = (similarities(t, t, queue) / teacher_temperature).softmax(dim=1)
     return F.cross_entropy(similarities(z, t, queue) / temperature, expected)
 
@@ -82,6 +134,13 @@ def products(rows: Tensor, others: Tensor) -> Tensor:
 
 def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """Cross-entropy with the classes' probabilities according to other logits (US-Net's in-place distillation).
+
+    Args:
+        logits: Of the network that learns (N x C).
+        target: Logits of the network to imitate (N x C).
+
+    Returns:
+        The mean cross-entropy over the N rows.
 
     >>> round(soft_cross_entropy(torch.zeros(1, 2), torch.randn(1, 2)).item(), 4)  # log 2, whatever the target
     0.6931

@@ -45,7 +45,7 @@ METHODS: dict[str, Method] = {
         {**US3L, **MOCO_V3, "distill_loss": "infonce", "alpha": 0.0},
     ),
     "us-simclr": Method(
-        "US-Net with SimCLR: four widths a batch, in-place distillation by InfoNCE",
+        "US-Net with SimCLR: four widths per batch, in-place distillation by InfoNCE",
         {**US_NET, **NO_TEACHER, "distill_loss": "infonce", "head": "none"},
     ),
     "us-simsiam": Method(
@@ -95,7 +95,7 @@ METHODS: dict[str, Method] = {
         SWITCHABLE,
     ),
     "us-net": Method(
-        "US-Net, supervised: four widths a batch, in-place distillation of class probabilities",
+        "US-Net, supervised: four widths per batch, in-place distillation of class probabilities",
         {**US_NET, **SUPERVISED, "distill_loss": "soft", "head": "none"},
     ),
 }

@@ -14,7 +14,7 @@ from us3l.tensors import tensors_of
 
 
 class Channels(NamedTuple):
-    """Where a parameter's channels are: an axis, of so many segments, each of which is sliced on its own."""
+    """Where a parameter's channels are: an axis, and how many segments it has, each of which is sliced on its own."""
 
     axis: int = 0
     segments: int = 1

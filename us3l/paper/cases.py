@@ -121,7 +121,14 @@ TABLES = (*COMPARISONS, "motivation", *ABLATIONS)
 
 
 def cases(name: str) -> list[Case]:
-    """All cases of a table, in its order."""
+    """All cases of a table.
+
+    Args:
+        name: The table's, such as "main-cifar100".
+
+    Returns:
+        One per row, in the table's order.
+    """
     if name not in TABLES:
         raise UserError(f"no table {name!r} has cases: choose from {', '.join(TABLES)}")
     return [read(name, f"{name}/{number}", row) for number, row in enumerate(table(name), start=1)]
@@ -147,7 +154,13 @@ def read(name: str, case_name: str, row: Row) -> Case:
 
 
 def case(name: str) -> Case:
-    """A case by its name, TABLE/NUMBER.
+    """A row of one of the paper's tables, as changes of a recipe.
+
+    Args:
+        name: TABLE/NUMBER, rows being counted from 1.
+
+    Returns:
+        The case; its `at_scale` gives a whole recipe.
 
     >>> case("app-ablation/23").objective["head"], case("main-cifar100/4").method
     ('new', 'seed')

@@ -74,7 +74,7 @@ GUIDELINES = (1, 3, 7, 9, 15, 18, 19, 22, 24, 27)
 UNTOLD = ("Once Training", "Training Cost", "Expected forward number", "Case", "Avg.", "1.0x diff", "Model Type")
 OWN = {
     "guidelines": "the consistency of guidance over training, for the combinations of losses and teacher",
-    "steps": "US3L with one update a batch (the paper's Algorithm 1) or one a width (the authors' code)",
+    "steps": "US3L with one update per batch (the paper's Algorithm 1) or one per width (the authors' code)",
 }
 REPRODUCIBLE = (
     *TABLES,
@@ -133,7 +133,7 @@ class Job:
 
     @property
     def effort(self) -> float:
-        """Epochs of the full network alone that would be as dear."""
+        """The cost, as epochs of the full network alone."""
         recipe, steps = self.recipe, 100
         alone = recipe.network.individual
         passes = [

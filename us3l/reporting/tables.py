@@ -102,7 +102,7 @@ def uncertainty(scores: Scores, images: int) -> str:
 
 
 def few_labels_table(found: Sequence[FewLabels]) -> Table:
-    """One row a width, one column a share of the labels: the linear probe, with its deviation over seeds."""
+    """One row per width, one column per share of the labels: the linear probe, with its deviation over seeds."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("width", "bold", justify="right")
     shares = {one.share: one.images for one in found}

@@ -59,7 +59,7 @@ class Bundle:
     preprocessing: Preprocessing
     entries: list[Entry]
     others: dict[str, str] = field(default_factory=dict)
-    """The sha256 of files that are no network, such as example.py, by their names."""
+    """The SHA-256 of files that are not networks, such as example.py, by their names."""
 
     def path(self, entry: Entry) -> Path:
         """The file of an entry to open."""
@@ -123,7 +123,7 @@ def read_bundle(folder: Path, check: bool = True) -> Bundle:
     """The bundle in a folder; with `check`, its files must be those that were written."""
     manifest = folder / MANIFEST
     if not manifest.is_file():
-        raise UserError(f"{folder} is no bundle: there is no {MANIFEST} in it; make one with us3l export")
+        raise UserError(f"{folder} is not a bundle: there is no {MANIFEST} in it; make one with us3l export")
     content = read_json(manifest)
     if content.get("format") not in range(1, VERSION + 1):
         raise UserError(f"{manifest} has format {content.get('format')!r:.40}, but this version reads up to {VERSION}")

@@ -123,11 +123,26 @@ class EvaluationRecord:
         return next((name for name in METRICS if self.percent(name)), None)
 
     def percent(self, metric: str) -> dict[float, float]:
-        """The accuracies by width."""
+        """The accuracies by width.
+
+        Args:
+            metric: "linear", "finetuned" or "knn".
+
+        Returns:
+            Percent, for the widths that have it.
+        """
         return {row.width: value for row in self.widths if (value := getattr(row, metric)) is not None}
 
     def at(self, net: Slimmable, width: float) -> WidthResult | None:
-        """What was found for the network that a width stands for."""
+        """What was found for the network that a width stands for.
+
+        Args:
+            net: The slimmable network.
+            width: Any width of it; several may mean the same network.
+
+        Returns:
+            The result; None if that network was not evaluated.
+        """
         fitting = (row for row in self.widths if net.canonical(row.width) == net.canonical(width))
         return next(fitting, None)
 

@@ -31,13 +31,16 @@ LOCK = ".lock"  # the name that `us3l.files.locked` gives it
 class Run:
     """The folder of a run. A model's own folder may stand in its place: then results lie beside the model.
 
+    Args:
+        path: Of the folder. It need not exist yet.
+        family: The function from a width to a network, if the network is one of your own.
+
     >>> Run("runs/photos").metrics
     PosixPath('runs/photos/metrics.jsonl')
     """
 
     folder: Path
     family: Callable[[Any], nn.Module] | None = field(default=None, compare=False, repr=False)
-    """The function from a width to a network, if it is one of the user's own."""
 
     def __init__(self, path: str | Path, family: Callable[[Any], nn.Module] | None = None) -> None:
         object.__setattr__(self, "folder", Path(path))
@@ -183,7 +186,7 @@ class Run:
 
     @property
     def weights(self) -> Weights:
-        """What the results of this model's measurements name, so that they are not taken for another's."""
+        """Which weights the model has: every result names its own, so that it is not taken for another model's."""
         return weights_of(self.model)
 
     @property

@@ -250,7 +250,7 @@ def check_settings(config: RunConfig) -> None:
 
 
 def step_cost(widths: list[float]) -> float:
-    """How dear a step is: forward and backward of each network, and the teacher's forward."""
+    """The relative cost of a step: forward and backward of each network, and the teacher's forward."""
     return 1 + 3 * sum(width**2 for width in widths)
 
 

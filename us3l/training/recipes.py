@@ -114,7 +114,7 @@ class Recipe:
     max_steps: int | None = None
     """Stop after this many steps; the schedules follow."""
     images: int | None = None
-    """Use only so many of the images."""
+    """Use only this many of the images."""
     seed: int = 0
     """Decides the first weights, the order of the images, the views and the widths."""
     follow_base_loss: bool = True
@@ -136,12 +136,20 @@ class Recipe:
         return replace(self, network=replace(self.network, stem=stem))
 
     def with_method(self, name: str) -> Recipe:
-        """This recipe for another method, by name."""
+        """This recipe for another method.
+
+        Args:
+            name: One that `us3l recipes` prints, such as "us-simsiam".
+        """
         chosen = method(name)
         return replace(self.with_objective(**chosen.objective), network=replace(self.network, **chosen.network))
 
     def with_objective(self, **changes: Any) -> Recipe:
-        """This recipe for another objective, and with what its base loss needs: see `tuned_for`."""
+        """This recipe for another objective, and with what its base loss needs: see `tuned_for`.
+
+        Args:
+            changes: Fields of `Objective` by name, such as `base_loss="mse"`.
+        """
         objective = replace(self.objective, **changes)
         return replace(self.tuned_for(objective.base_loss), objective=objective)
 
@@ -264,7 +272,14 @@ def twin(name: str) -> str:
 
 
 def named(name: str) -> Recipe:
-    """A recipe by its name: see `us3l recipes`."""
+    """A recipe by its name.
+
+    Args:
+        name: One that `us3l recipes` prints.
+
+    Returns:
+        The recipe, which can be changed by `dataclasses.replace`.
+    """
     if name not in RECIPES:
         raise UserError(f"unknown recipe {name!r}: {did_you_mean(name, RECIPES)}")
     return RECIPES[name][0]

@@ -25,7 +25,7 @@ def load(
     Args:
         data: a name or a path; a string that is a name means the named set.
         train_split, test_split: other than the usual ones, such as "val2017" or "trainval".
-        limit: no more than so many of each, a fixed random choice.
+        limit: no more than this many of each, a fixed random choice.
         root: where named sets lie (default: the environment's US3L_DATA, or ./data).
     """
     named = data in NAMES

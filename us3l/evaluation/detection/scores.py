@@ -45,7 +45,7 @@ def score(scene_set: SceneSet, detections: list[Detection], kind: Kind = "boxes"
         evaluation = Evaluation(truth, found, IOU_TYPES[kind])
         evaluation.evaluate()
         evaluation.accumulate()
-    # Overlap x recall x class x size of objects (all of them first) x detections an image (the most last).
+    # Overlap x recall x class x size of objects (all of them first) x detections per image (the most last).
     precision = evaluation.eval["precision"][:, :, :, 0, -1]
     each = {name: summary(precision[:, :, label]) for label, name in enumerate(scene_set.classes)}
     return Scores(summary(precision), each)
