@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import tarfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,23 +20,27 @@ from lightning_fabric import Fabric
 from PIL import Image
 
 import us3l
+from tests.made_runs import make_run
 from us3l.data.decode import Damaged
 from us3l.data.detection.examples import example
 from us3l.data.detection.masks import encode_mask
 from us3l.data.detection.sources import load as load_scenes
-from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
+from us3l.deploy import Runtime
 from us3l.deploy.device_table import read_device_profile
-from us3l.files import checksum, write_json
+from us3l.deploy.exporting import export_run
+from us3l.files import write_json
+from us3l.reporting.build import build_report
 from us3l.run import Run
-from us3l.run.bundles import Bundle, Entry, read_bundle, write_bundle
+from us3l.run.bundles import read_bundle
 from us3l.run.checkpoints import load_checkpoint, save_checkpoint
-from us3l.run.evaluations import EvaluationRecord, Score, WidthResult, read_evaluations, write_evaluation
-from us3l.run.probes import Probes, load_probes, write_probes
+from us3l.run.config import write_config
+from us3l.run.evaluations import read_evaluations
+from us3l.run.probes import Probes, load_probes, probes_file, write_probes
 from us3l.run.profiles import load_profile
-from us3l.run.records import Gauges, Skipped, Start, Step, append_records, append_start, read_history, read_records
+from us3l.run.records import Skipped, Start, append_records, append_start, read_history, read_records
 from us3l.training.recipes import MINI, Network
-from us3l.training.run import RunConfig, config_of
+from us3l.training.run import config_of
 from us3l.training.trainer import Trainer
 
 
@@ -46,7 +51,12 @@ class Kind:
     read: Callable[[Path], object]
     """Read them as the commands do; whatever is wrong with them is a `UserError`."""
     changed: str
-    """Which of the files are changed: a pattern."""
+    """Which of the files are changed: a pattern, or several with a bar between them."""
+    use: Callable[[Path], object] = lambda _: None
+    """What commands then do with files that could be read."""
+
+
+BLACK = np.zeros((1, 3, 8, 8), np.uint8)
 
 
 def network() -> us3l.Slimmable:
@@ -86,34 +96,45 @@ class Checkpoints:
         self.trainer.load_state(state)
 
 
-def make_config(folder: Path) -> None:
-    Run(folder / "run").start(RunConfig(recipe=MINI))
+def use_model(folder: Path) -> None:
+    """Export a network and run one."""
+    export_run(Run(folder), [0.5], ["safetensors"], out=folder / "exported")
+    Runtime(folder, threads=1).embed(BLACK, 0.5)
 
 
-def make_results(folder: Path) -> None:
-    found = [WidthResult(width, 1000, 2000, knn=50.0, linear=60.0) for width in (1.0, 0.5)]
-    score = Score(50.0, 90.0, 40.0, 60.0, (50.0, None))
-    record = EvaluationRecord("digits", found, "digits", classes=["a", "b"], scores={1.0: {"knn": score}})
-    write_evaluation(Run(folder), record)
-
-
-def make_records(folder: Path) -> None:
-    run = Run(folder)
+def make_whole_run(folder: Path) -> None:
+    """A finished run with results, a profile and a classifier."""
+    run = make_run(folder, classes=["a", "b", "c"])
+    write_config(run.config_file, replace(config_of(run), data="nothing-is-here"))  # so that no images are read
     append_start(run, Start("2026-01-01 10:00:00", 0, 2, 100, 8, 1, "cpu", "1", "2"))
-    append_records(run, [Step(0, 1, 0.1, [1.0, 0.5], [2.0, -1.0]), Skipped(1, 1, 0.1, [1.0])])
-    append_records(run, [Gauges(1, 1, {"0.25": {"spread": 0.5, "knn": 50.0}})])
+    append_records(run, [Skipped(300, 1, 0.1, [1.0])])
+    features = run.network.at(1.0)(torch.zeros(1, 3, 16, 16)).shape[1]
+    linear = {1.0: (torch.randn(3, features), torch.zeros(3))}
+    write_probes(probes_file(run, "digits"), Probes(linear, ["a", "b", "c"], "digits", run.weights))
 
 
-def make_probes(folder: Path) -> None:
-    linear = {width: (torch.randn(3, 4), torch.zeros(3)) for width in (1.0, 0.5)}
-    write_probes(folder / "digits.safetensors", Probes(linear, ["a", "b", "c"], "digits"))
+def read_run(folder: Path) -> None:
+    read_records(Run(folder))
+    read_history(Run(folder))
+
+
+def use_run(folder: Path) -> None:
+    """The page about a run."""
+    build_report([Run(folder)], images=False)
+
+
+def use_probes(folder: Path) -> None:
+    export_run(Run(folder), [1.0], ["safetensors"], head="probe")
 
 
 def make_bundle(folder: Path) -> None:
-    (folder / "net.onnx").write_bytes(b"network")
-    files, classes = {"net.onnx": checksum(folder / "net.onnx")}, ["a", "b", "c"]
-    entry = Entry(0.5, "onnx", False, files, 10, 20, 7, 3, None, classes, "probe-digits")
-    write_bundle(Bundle(folder, "resnet18", Preprocessing.usual(8), [entry]))
+    make_model(folder / "model")
+    export_run(Run(folder / "model"), [0.5], ["onnx"], out=folder)
+    shutil.rmtree(folder / "model")
+
+
+def use_bundle(folder: Path) -> None:
+    Runtime(folder, "onnx", threads=1).embed(BLACK, 0.5)
 
 
 PROFILE_NET = network()
@@ -217,14 +238,16 @@ def read_scenes(folder: Path) -> None:
 
 CHECKPOINTS = Checkpoints()
 KINDS = {
-    "model": Kind(make_model, read_model, "[mw]*"),
-    "statistics": Kind(make_model, read_model, "statistics.safetensors"),
+    "model": Kind(make_model, read_model, "[mw]*", use_model),
+    "statistics": Kind(make_model, read_model, "statistics.safetensors", use_model),
     "checkpoint": Kind(CHECKPOINTS.make, CHECKPOINTS.read, "*.pt"),
-    "config": Kind(make_config, lambda folder: config_of(Run(folder / "run")), "run/config.yaml"),
-    "results": Kind(make_results, lambda folder: read_evaluations(Run(folder)), "eval/*"),
-    "records": Kind(make_records, lambda folder: (read_records(Run(folder)), read_history(Run(folder))), "*.jsonl"),
-    "probes": Kind(make_probes, lambda folder: load_probes(folder / "digits.safetensors"), "*"),
-    "bundle": Kind(make_bundle, read_bundle, "*"),
+    "config": Kind(make_whole_run, lambda folder: config_of(Run(folder)), "config.yaml", use_run),
+    "results": Kind(make_whole_run, lambda folder: read_evaluations(Run(folder)), "eval/*.json", use_run),
+    "records": Kind(make_whole_run, read_run, "*.jsonl|train.log", use_run),
+    "probes": Kind(
+        make_whole_run, lambda folder: load_probes(probes_file(Run(folder), "digits")), "eval/*.safetensors", use_probes
+    ),
+    "bundle": Kind(make_bundle, read_bundle, "manifest.json|example.py|*.onnx", use_bundle),
     "profile": Kind(make_profile, read_profiles, "*"),
     "image": Kind(make_images, lambda folder: load(folder, "all", 8), "*"),
     "parquet": Kind(make_parquet, lambda folder: load(folder, "all", 8), "*"),

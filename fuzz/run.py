@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,10 +18,14 @@ from typing import Literal
 
 from fuzz.kinds import KINDS, Kind
 from fuzz.mutate import mutated
+from fuzz.structured import structured
 from us3l.errors import UserError
 
 MEMORY = 2**32  # bytes that a reader may ask for at all
 SECONDS = 20.0  # for one file
+
+Form = Literal["mutated", "structured"]
+CHANGES: dict[Form, Callable[[bytes, str, Random], bytes]] = {"mutated": mutated, "structured": structured}
 
 Outcome = Literal["accepted", "refused", "unexpected error", "too slow", "died"]
 
@@ -27,6 +33,7 @@ Outcome = Literal["accepted", "refused", "unexpected error", "too slow", "died"]
 @dataclass
 class Report:
     kind: str
+    form: Form = "mutated"
     outcomes: Counter[str] = field(default_factory=Counter)
     unexpected: dict[str, int] = field(default_factory=dict)
     """What else happened, and the number of the first file that did it."""
@@ -38,23 +45,30 @@ class Report:
     """Seconds for one file."""
 
 
-def changed_file(kind: Kind, name: str, seed: int, number: int, good: Path, folder: Path) -> None:
+def changed_file(name: str, form: Form, seed: int, number: int, good: Path, folder: Path) -> None:
     """Copy the good files, one of them changed; which and how depends on the numbers alone."""
-    random = Random(f"{name}/{seed}/{number}")
-    paths = sorted(path for path in good.glob(kind.changed) if path.is_file())
+    kind, random = KINDS[name], Random(f"{name}/{seed}/{number}")
+    paths = sorted(path for pattern in kind.changed.split("|") for path in good.glob(pattern) if path.is_file())
     chosen = random.choice(paths)
-    shutil.rmtree(folder, ignore_errors=True)
+    copy_files(good, folder)
     if kind is KINDS["image"]:  # the others would be good
+        shutil.rmtree(folder)
         folder.mkdir()
-    else:
-        shutil.copytree(good, folder)
     target = folder / chosen.relative_to(good)
-    target.write_bytes(mutated(chosen.read_bytes(), chosen.suffix, random))
+    target.unlink(missing_ok=True)
+    target.write_bytes(CHANGES[form](chosen.read_bytes(), chosen.suffix, random))
+
+
+def copy_files(good: Path, folder: Path) -> None:
+    """Another folder with the same files; nothing here writes into one that is there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(good, folder, copy_function=os.link)
 
 
 def outcome_of(kind: Kind, folder: Path) -> tuple[Outcome, str]:
     try:
         kind.read(folder)
+        kind.use(folder)
     except UserError as error:
         lines = str(error).splitlines()
         if isinstance(error.__context__, MemoryError):
@@ -65,14 +79,16 @@ def outcome_of(kind: Kind, folder: Path) -> tuple[Outcome, str]:
     return "accepted", ""
 
 
-def run(name: str, count: int, seed: int) -> Report:
-    """Read so many changed files of a kind."""
-    report = Report(name)
+def run(name: str, count: int, seed: int, form: Form = "mutated") -> Report:
+    """Read this many changed files of a kind, and use those that could be read."""
+    report = Report(name, form)
     with tempfile.TemporaryDirectory() as temporary:
         good = Path(temporary) / "good"
         good.mkdir()
         KINDS[name].make(good)
-        KINDS[name].read(good)  # what is not changed is accepted
+        copy_files(good, Path(temporary) / "same")
+        if (found := outcome_of(KINDS[name], Path(temporary) / "same")) != ("accepted", ""):
+            raise AssertionError(f"{name}: what is not changed must be accepted, but {found}")
         number = 0
         while number < count:
             number = _run_some(report, good, Path(temporary) / "changed", seed, number, count)
@@ -83,7 +99,9 @@ def _run_some(report: Report, good: Path, folder: Path, seed: int, first: int, c
     """Read files until all are done or one did not end well; returns the number of the next."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    reader = context.Process(target=_read_files, args=(report.kind, good, folder, seed, first, count, theirs))
+    reader = context.Process(
+        target=_read_files, args=(report.kind, report.form, good, folder, seed, first, count, theirs)
+    )
     reader.start()
     theirs.close()
     number = first
@@ -116,13 +134,16 @@ def _note(report: Report, outcome: Outcome, what: str, number: int) -> None:
         report.unexpected.setdefault(f"{outcome}: {what}", number)
 
 
-def _read_files(name: str, good: Path, folder: Path, seed: int, first: int, count: int, to: Connection) -> None:
+def _read_files(
+    name: str, form: Form, good: Path, folder: Path, seed: int, first: int, count: int, to: Connection
+) -> None:
     kind = KINDS[name]
-    kind.read(good)  # what a first reading leaves in memory is no file's fault
+    copy_files(good, folder)
+    outcome_of(kind, folder)  # what a first reading leaves in memory is no file's fault
     resource.setrlimit(resource.RLIMIT_DATA, (_memory("VmData") + MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in range(first, count):
-        changed_file(kind, name, seed, number, good, folder)
+        changed_file(name, form, seed, number, good, folder)
         before = _reset_peak()
         began = time.perf_counter()
         outcome, what = outcome_of(kind, folder)

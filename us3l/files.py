@@ -92,7 +92,7 @@ def append_lines(path: Path, lines: list[str]) -> None:
 def check_inside(folder: Path, path: Path) -> Path:
     """The path, unless links lead it out of the folder."""
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise UserError(f"{path} leads out of {folder}: put the folder itself there, not a link")
+        raise UserError(f"{path} leads out of {folder}: put the folder or file itself there, not a link")
     return path
 
 

@@ -161,6 +161,8 @@ def test_probes_of_earlier_widths_are_kept(run):
         '{"widths": [], "weights": {"weights": 1}}',
         '{"widths": [], "size": ' + "9" * 400 + "}",
         '{"widths": [], "classes": [1]}',
+        '{"widths": [], "classes": ["a"], "scores": {"1": {"knn": {"top1": 1, "top5": null, "low": 0, "high": 2,'
+        ' "per_class": [1, 2]}}}}',
         '{"version": 3, "widths": []}',
         '{"version": [3], "widths": []}',
     ],

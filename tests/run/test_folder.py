@@ -65,6 +65,15 @@ def test_folders_that_lead_out_are_refused(run, tmp_path, name):
         getattr(run, places.get(name, {"export": "export_folder"}.get(name, name)))
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "train.log", "metrics.jsonl", "projector.safetensors", "model"])
+def test_what_leads_out_is_not_read_either(run, tmp_path, name):
+    (run.folder / name).rename(tmp_path / "elsewhere")
+    (run.folder / name).symlink_to(tmp_path / "elsewhere")
+    places = {"config.yaml": "config_file", "train.log": "log", "metrics.jsonl": "metrics"}
+    with pytest.raises(UserError, match="leads out of"):
+        getattr(run, places.get(name, name.split(".")[0]))
+
+
 def test_a_folder_that_is_itself_a_link_is_fine(run, tmp_path):
     (tmp_path / "link").symlink_to(run.folder)
     assert Run(tmp_path / "link").evaluation_folder.is_dir()
@@ -123,7 +132,7 @@ def test_pipes_and_devices_are_not_waited_for(run, kind, name):
         "eval/digits.json": lambda: run.evaluations,
         "config.yaml": lambda: read_plain(path),
     }
-    with pytest.raises(UserError, match="not a regular file"):
+    with pytest.raises(UserError, match="not a regular file|leads out of"):
         readers.get(name, lambda: load(run.model))()
 
 

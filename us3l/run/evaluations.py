@@ -312,6 +312,8 @@ def _record(name: str, content: dict[str, Any]) -> EvaluationRecord:
     values["scores"] = {
         float(width): {metric: _score(one) for metric, one in kinds.items()} for width, kinds in scores.items()
     }
+    for score in (score for kinds in values["scores"].values() for score in kinds.values()):
+        _demand(not classes or len(score.per_class) == len(classes), "per_class", score.per_class)
     values["few_labels"] = [
         FewLabels(**(one | {"linear": _score(one["linear"])})) for one in content.get("few_labels") or []
     ]

@@ -50,27 +50,27 @@ class Run:
 
     @property
     def config_file(self) -> Path:
-        return self.folder / "config.yaml"
+        return self._inner("config.yaml")
 
     @property
     def starts(self) -> Path:
-        return self.folder / "starts.jsonl"
+        return self._inner("starts.jsonl")
 
     @property
     def metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
+        return self._inner("metrics.jsonl")
 
     @property
     def log(self) -> Path:
-        return self.folder / "train.log"
+        return self._inner("train.log")
 
     @property
     def damaged(self) -> Path:
-        return self.folder / "damaged.txt"
+        return self._inner("damaged.txt")
 
     @property
     def projector(self) -> Path:
-        return self.folder / "projector.safetensors"
+        return self._inner("projector.safetensors")
 
     @property
     def report(self) -> Path:
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def model(self) -> Path:
-        inner = self.folder / "model"
+        inner = self._inner("model")
         return self.folder if not inner.exists() and (self.folder / "model.json").is_file() else inner
 
     @property
@@ -102,7 +102,7 @@ class Run:
         return self._inner("export")
 
     def _inner(self, name: str) -> Path:
-        """A folder in this one: a link that leads out of it might have anything written anywhere."""
+        """A path in this folder: a link that leads out of it might have anything read, or written anywhere."""
         return check_inside(self.folder, self.folder / name)
 
     # What state it is in

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from us3l.calibration import calibrate
 from us3l.errors import UserError
-from us3l.files import check_inside, checksum
+from us3l.files import checksum
 from us3l.run import Run
 from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
@@ -57,7 +57,7 @@ def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable
         save_projector(run.projector, trainer.learner.projector, features)
         training["projector"] = checksum(run.projector)
     net.metadata = {"preprocessing": trainer.preprocessing.to_plain(), "training": training}
-    net.save(check_inside(run.folder, run.model), overwrite=True)
+    net.save(run.model, overwrite=True)
     display.say(f"the model is in {run.model}")
 
 
