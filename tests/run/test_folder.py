@@ -132,7 +132,7 @@ def test_pipes_and_devices_are_not_waited_for(run, kind, name):
         "eval/digits.json": lambda: run.evaluations,
         "config.yaml": lambda: read_plain(path),
     }
-    with pytest.raises(UserError, match="not a regular file|leads out of"):
+    with pytest.raises(UserError, match=r"not a regular file|leads out of"):
         readers.get(name, lambda: load(run.model))()
 
 
