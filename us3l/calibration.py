@@ -88,7 +88,7 @@ def run_together(x: Tensor, chains: list[list[nn.Module]]) -> Iterator[int]:
                 if x._version != version:
                     raise UserError(
                         f"{type(chains[0][step]).__name__}, in the family's chain, changes its input in place, "
-                        "which other widths need too: let it take a copy, or leave `chain` out of the family"
+                        "which other widths need too: let it take a copy, or leave the chain out of the family"
                     )
                 yield from run_together(x, [chain[step:] for chain in group])
             return

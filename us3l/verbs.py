@@ -76,7 +76,7 @@ def pretrain(
         The finished run.
     """
     if out is None:
-        raise UserError("say where the run should go: out='runs/NAME'")
+        raise UserError("say where the run should go: `out='runs/NAME'`")
     run = Run(out, network)
     if resume and run.started:
         chosen = resumed(run, **settings)
@@ -220,7 +220,7 @@ def evaluate(
     net = run if isinstance(run, Slimmable) else run_of(run).network
     if data is None:
         if kept is None or not kept.started:
-            raise UserError("say which labelled images to use (data)")
+            raise UserError("say which labelled images to use (`data`)")
         config = config_of(kept)
         data, train_images = config.source, train_images or config.recipe.images
     where: dict[str, Any] = {"root": data_root, "stream": stream, "memory": int(memory_gib * 2**30), "progress": told}
@@ -357,7 +357,7 @@ def export(
 
     check_names(export_run, settings)
     if isinstance(run, Slimmable) and out is None:
-        raise UserError("say where the files of a network should go: out='FOLDER'")
+        raise UserError("say where the files of a network should go: `out='FOLDER'`")
     folder = None if out is None else Path(out)
     with borrowed(run) as place:
         told = progress_of(progress)

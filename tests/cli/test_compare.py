@@ -129,7 +129,7 @@ def test_runs_that_cannot_be_compared(runs, tmp_path):
         (tmp_path / name / "eval" / "more.json").write_text(copy)
     for arguments, message in [
         ([], "RUN RUN"),
-        ([runs[0], str(tmp_path / "empty")], "empty has no evaluation: us3l evaluate"),
+        ([runs[0], str(tmp_path / "empty")], "empty has no evaluation: `us3l.evaluate"),
         ([runs[0], str(tmp_path / "other")], r"no evaluation in common \(.*birds"),
         (runs, "evaluations of several data sets, more, photos: say which counts"),
         ([*runs, "--data", "birds"], "has no evaluation 'birds', only more, photos"),

@@ -122,14 +122,14 @@ def test_a_width_that_the_run_left_out_is_calibrated_when_asked_for(run, capsys)
 
 
 def test_bad_input_is_one_line(run, tmp_path, capsys):
-    assert "name some by data" in failing(capsys, "export", run, "--width", 0.5, "--format", "onnx", "--int8")
+    assert "name some by --data" in failing(capsys, "export", run, "--width", 0.5, "--format", "onnx", "--int8")
     assert "no such" in failing(capsys, "export", run, "--width", 0.5, "--data", tmp_path / "none")
     assert "not calibrated" in failing(capsys, "export", run, "--width", 0.75)
     assert "evaluate that width on digits" in failing(capsys, "export", run, "--width", 1, "--head", "probe")
     assert "only for digits" in failing(capsys, "export", run, "--width", 0.5, "--head", "cifar10")
     probes = run / "eval" / "digits.probes.safetensors"
     (run / "eval" / "other.probes.safetensors").write_bytes(probes.read_bytes())
-    assert "head='digits'" in failing(capsys, "export", run, "--width", 0.5, "--head", "probe")
+    assert "--head digits" in failing(capsys, "export", run, "--width", 0.5, "--head", "probe")
     for path in (run / "eval").glob("*.probes.safetensors"):
         path.unlink()
     assert "evaluate it on labelled data" in failing(capsys, "export", run, "--width", 0.5, "--head", "probe")

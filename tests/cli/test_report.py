@@ -44,7 +44,7 @@ def test_nothing_else_is_replaced_unasked(folder, tmp_path, capsys):
     out = tmp_path / "mine.html"
     out.write_text("mine")
     assert main(["report", str(folder), "--no-images", "--out", str(out)]) == 2
-    assert "mine.html already exists: choose another file, or overwrite it" in capsys.readouterr().err
+    assert "mine.html already exists: choose another --out, or set --overwrite" in capsys.readouterr().err
     assert out.read_text() == "mine"
     assert main(["report", str(folder), "--no-images", "--out", str(out), "--overwrite"]) == 0
     assert facts_in(out)["title"] == "made"
@@ -92,7 +92,7 @@ def test_what_cannot_be_shown_is_left_out_with_the_reason(folder, tmp_path):
     young = make_run(tmp_path / "young", finished=False).folder
     assert main(["report", str(young)]) == 0
     run = facts_in(young / "report.html")["runs"][0]
-    assert "young is not finished: go on with us3l pretrain" in run["problem"]
+    assert "young is not finished: `us3l.pretrain(out=" in run["problem"]
     assert len(run["curves"]) == 6
 
 
@@ -101,7 +101,7 @@ def test_bad_input(folder, tmp_path, capsys):
     for arguments, message in [
         ([], "say which runs to report on"),
         ([folder, folder], "a run is given twice"),
-        ([folder, tmp_path / "empty"], "several runs should go: set out, such as compared.html"),
+        ([folder, tmp_path / "empty"], "several runs should go: set --out, such as compared.html"),
         ([tmp_path / "empty"], "empty is not a run: there is no config.yaml in it"),
         ([folder, "--out", tmp_path / "page.pdf"], "page.pdf: the page is written as .html"),
     ]:

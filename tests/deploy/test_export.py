@@ -282,7 +282,7 @@ def test_what_cannot_be_exported(source, evidence, head, tmp_path):
         export(source, 0.9, "torch", tmp_path, evidence)
     with pytest.raises(us3l.UserError, match="onnx and openvino"):
         export(source, 0.37, "torch", tmp_path, evidence, int8=True)
-    with pytest.raises(us3l.UserError, match="name some by data"):
+    with pytest.raises(us3l.UserError, match="name some by `data`"):
         export(source, 0.37, "onnx", tmp_path, Evidence.noise(SIZE), int8=True)
     with pytest.raises(us3l.UserError, match="does not fit width 1"):
         export(source, 1.0, "torch", tmp_path, evidence, head=head)

@@ -193,7 +193,7 @@ def test_settings_that_make_no_sense(change):
 
 def test_divergence_is_said(net, digits: Pair):
     wild = Training("sgd", 1e25, 3, 100, 0.0, "steps", (0.8, 1.0))
-    with pytest.raises(UserError, match=r"loss became (nan|inf).*lower lr"):
+    with pytest.raises(UserError, match=r"loss became (nan|inf).*lower `lr`"):
         evaluate_finetuned(net, *digits, [0.25], 8, wild)
 
 

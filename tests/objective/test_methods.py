@@ -162,7 +162,7 @@ def test_s_net_trains_norms_of_its_own_for_each_width(tiny_digits):
     recipe = TINY.with_objective(fixed_widths=(1.0, 0.5, 0.25))
     with pytest.raises(UserError, match="outside the range"):
         trainer(replace(recipe, network=Network(base=8, min_width=0.4)), tiny_digits)
-    with pytest.raises(UserError, match="--fixed-widths"):
+    with pytest.raises(UserError, match="`fixed_widths`"):
         trainer(replace(TINY, network=Network(base=8, switchable=True)), tiny_digits)
     ours = trainer(replace(recipe, network=Network(base=8, switchable=True)), tiny_digits)
     assert ours.learner.net.widths == [0.25, 0.5, 1.0]

@@ -108,7 +108,7 @@ def test_widths_are_added_and_new_figures_replace_old_ones(run):
 def test_other_settings_are_refused_unless_named_or_overwritten(run, changes, message):
     save(run, record("/photos", 1.0))
     other = record("/photos", **changes)  # before the work: no widths yet
-    with pytest.raises(UserError, match=f"{message}.*choose another name, or overwrite"):
+    with pytest.raises(UserError, match=f"{message}.*choose another `name`, or set `overwrite`"):
         settle(run, other)
     assert settle(run, other, name="second").name == "second"
     assert settle(run, other, overwrite=True).name == "photos"

@@ -44,7 +44,7 @@ def test_what_is_not_there(tmp_path, run):
     with pytest.raises(UserError, match="is not a run"):
         _ = Run(tmp_path).settings
     shutil.rmtree(run.model)
-    with pytest.raises(UserError, match="is not finished: go on with"):
+    with pytest.raises(UserError, match=r"is not finished: `us3l\.pretrain"):
         _ = run.network
 
 

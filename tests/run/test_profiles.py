@@ -53,7 +53,7 @@ def test_a_run_has_room_for_many_devices(tmp_path):
     assert list_profiles(run) == ["my-laptop", "phone"]
     assert read_profile(run, "phone").image_size == 16
     assert read_profile(run, "my laptop").image_size == 32
-    with pytest.raises(UserError, match="was profiled on my-laptop, phone: say which counts, device='my-laptop'"):
+    with pytest.raises(UserError, match="was profiled on my-laptop, phone: say which counts, `device='my-laptop'`"):
         read_profile(run)
     with pytest.raises(UserError, match="no profile of 'fridge', only my-laptop, phone"):
         read_profile(run, "fridge")
@@ -103,5 +103,5 @@ def test_a_damaged_profile(tmp_path, content):
 
 def test_no_profile(tmp_path):
     assert newest_profile(Run(tmp_path)) is None
-    with pytest.raises(UserError, match="has no profile: us3l profile"):
+    with pytest.raises(UserError, match=r"has no profile: `us3l\.profile"):
         read_profile(Run(tmp_path))

@@ -211,7 +211,7 @@ def test_a_network_that_cannot_be_compiled(tmp_path, monkeypatch):
         raise RuntimeError("there is no compiler")
 
     compile_by(backend, monkeypatch)
-    with pytest.raises(UserError, match=r"cannot compile the network.*there is no compiler.*leave out --compile"):
+    with pytest.raises(UserError, match=r"cannot compile the network.*there is no compiler.*leave out `compile`"):
         pretrain(tmp_path / "run", replace(CONFIG, machine=Machine("cpu", compile=True)))
 
 
@@ -362,7 +362,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_its_place_to_the_next(tmp
         raise RuntimeError("can't allocate memory")
 
     monkeypatch.setattr(loop.Trainer, "train_step", fail)
-    with pytest.raises(UserError, match=r"Start it again with --accumulate 2.*--stream"):
+    with pytest.raises(UserError, match=r"Start it again with `accumulate=2`.*`stream=True`"):
         pretrain(tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.undo()

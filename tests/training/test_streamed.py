@@ -120,7 +120,7 @@ def test_damaged_images_are_listed_once_over_several_sittings(tmp_path):
 
 def test_a_limit_of_damaged_images():
     check_damaged("photos", ["a.png: no image"], 1)
-    with pytest.raises(UserError, match=r"photos: 2 images cannot be read, such as b\.png.*\(max_bad_images"):
+    with pytest.raises(UserError, match=r"photos: 2 images cannot be read, such as b\.png.*\(`max_bad_images"):
         check_damaged("photos", ["a.png: no image", "b.png: no image"], 1)
 
 

@@ -177,8 +177,8 @@ def test_gradients_that_are_not_finite_stop_the_run(tmp_path, at_step):
     with pytest.raises(UserError) as error:
         pretrain(tmp_path / "run")
     assert "not finite at step 6; the last good checkpoint, after step 4, is in" in str(error.value)
-    assert "--lr" in str(error.value)
-    assert "--skip-bad-steps" in str(error.value)
+    assert "`lr=" in str(error.value)
+    assert "`skip_bad_steps=" in str(error.value)
     assert load_checkpoint(Run(tmp_path / "run").checkpoints)[0]["step"] == 4
 
 
@@ -213,7 +213,7 @@ def test_too_little_memory(tmp_path, at_step):
     assert "out of memory with batches of 16 images of 8 pixels; the last good checkpoint, after step 4" in str(
         error.value
     )
-    assert "--accumulate 2, --precision bf16-mixed" in str(error.value)
+    assert "`accumulate=2`, `precision='bf16-mixed'`" in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -251,7 +251,7 @@ def test_a_model_that_is_not_finite_is_not_saved(tmp_path, labelled):
     images = load("digits", "train", limit=256)
     written = StringIO()
     console = Console(file=written, width=200)
-    with pytest.raises(UserError, match=r"not finite, so no model is saved.*--lr 1e\+06"):
+    with pytest.raises(UserError, match=r"not finite, so no model is saved.*`lr=1e\+06`"):
         loop.pretrain(
             replace(CONFIG, recipe=recipe),
             Run(tmp_path / "run"),

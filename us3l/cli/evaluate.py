@@ -65,15 +65,14 @@ def main(arguments: list[str]) -> int:
 
 
 def execute(command: Evaluate) -> int:
-    from us3l.console import Console
-    from us3l.progress import Screen
+    from us3l.cli.screen import CommandScreen
     from us3l.run import Run
     from us3l.verbs import evaluate
 
-    console = Console()
+    screen = CommandScreen()
     given = {name: value for name, value in vars(command).items() if name not in ("run", "settings")}
-    record = evaluate(command.run, **given, **vars(command.settings), progress=Screen(console))
-    show(console, Run(command.run), record)
+    record = evaluate(command.run, **given, **vars(command.settings), progress=screen)
+    show(screen.console, Run(command.run), record)
     return 0
 
 

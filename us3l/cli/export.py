@@ -53,12 +53,11 @@ class Export:
 
 def main(arguments: list[str]) -> int:
     command = parse(Export, "export", arguments)
-    from us3l.console import Console
+    from us3l.cli.screen import CommandScreen
     from us3l.deploy.exporting import Exported, export_run
-    from us3l.progress import Screen
     from us3l.run import Run
 
-    screen, exported = Screen(Console()), Exported(Path())
+    screen, exported = CommandScreen(), Exported(Path())
     settings = vars(command) | {"run": Run(command.run), "formats": command.format}
     del settings["format"]
     try:

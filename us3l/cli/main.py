@@ -59,9 +59,16 @@ def main(arguments: list[str] | None = None) -> int:
 def tell(message: Warning | str, category: type[Warning], *where: Any, **how: Any) -> None:
     """A caution is one line; warnings of other origin look as Python shows them."""
     if issubclass(category, Caution):
-        print(f"us3l: {one_line(str(message))}", file=sys.stderr)
+        complain(str(message))
     else:
         SHOW_WARNING(message, category, *where, **how)
+
+
+def complain(text: str) -> None:
+    """One line on standard error; names in it may hold anything."""
+    from us3l.cli.screen import as_typed
+
+    print(f"us3l: {one_line(as_typed(text))}", file=sys.stderr)
 
 
 def answer(arguments: list[str]) -> int:
@@ -74,14 +81,14 @@ def answer(arguments: list[str]) -> int:
     try:
         return run(arguments[0], arguments[1:])
     except UserError as error:
-        print(f"us3l: {one_line(str(error))}", file=sys.stderr)  # names may hold anything
+        complain(str(error))
         return 2
     except KeyboardInterrupt:
         print("us3l: interrupted", file=sys.stderr)
         return 130
     except OSError as error:  # no such folder, not allowed, disk full
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "the system says"
-        print(f"us3l: {one_line(f'{where}: {error.strerror or error}')}", file=sys.stderr)
+        complain(f"{where}: {error.strerror or error}")
         return 2
 
 

@@ -52,13 +52,12 @@ class ProfileCommand:
 def main(arguments: list[str]) -> int:
     command = parse(ProfileCommand, "profile", arguments)
     from us3l.cli import report
-    from us3l.console import Console
+    from us3l.cli.screen import CommandScreen
     from us3l.deploy.profiling import profile_run
-    from us3l.progress import Screen
     from us3l.reporting.profile import profile_figure, profile_table
     from us3l.run import Run
 
-    screen = Screen(Console())
+    screen = CommandScreen()
     found = profile_run(**vars(command) | {"run": Run(command.run)}, progress=screen)
     profile, picture = found.profile, found.files[0].with_suffix(".png")
     profile_figure(profile, found.accuracies, picture, f"{command.run.resolve().name} on {profile.device}")

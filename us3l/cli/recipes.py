@@ -45,11 +45,12 @@ def recipes_table() -> Table:
 
 
 def methods_table() -> Table:
+    from us3l.cli.screen import as_typed
     from us3l.objective.methods import METHODS
 
     table = Table("--method", "what it is", box=None, title="\nMethods", title_justify="left")
     for name, chosen in METHODS.items():
-        table.add_row(name, chosen.about)
+        table.add_row(name, as_typed(chosen.about))
     return table
 
 

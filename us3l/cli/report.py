@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from us3l.cli.parse import parse, program
+from us3l.cli.screen import CommandScreen, as_typed
 from us3l.console import Console
 from us3l.streams import one_line
 
@@ -47,7 +48,6 @@ def main(arguments: list[str]) -> int:
 
 
 def make(command: Report) -> Path:
-    from us3l.progress import Screen
     from us3l.reporting.build import build_report
     from us3l.run import Run
 
@@ -58,7 +58,7 @@ def make(command: Report) -> Path:
         data=command.data,
         data_root=command.data_root,
         overwrite=command.overwrite,
-        progress=Screen(Console()),
+        progress=CommandScreen(),
     )
 
 
@@ -69,7 +69,7 @@ def after(folder: Path) -> int:
     try:
         Console().say(f"the page is {make(Report((folder,)))}")
     except (Exception, KeyboardInterrupt) as error:
-        reason = one_line(str(error)) or type(error).__name__
+        reason = one_line(as_typed(str(error))) or type(error).__name__
         text = f"no page was made ({reason}); the run is complete, try {program()} report {folder}"
         Console().say(text, style="yellow")
     return 0

@@ -103,7 +103,7 @@ def _check_memory(needed: int, name: str) -> None:
         raise UserError(
             f"{name}: the images need {needed / 2**30:.1f} GiB, more than half of the "
             f"{(available_memory() or 0) / 2**30:.1f} GiB of memory available; lower the size, limit the number of "
-            "images, or read them as they are needed (stream=True)"
+            "images, or read them as they are needed (`stream=True`)"
         )
 
 

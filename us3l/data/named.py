@@ -52,17 +52,17 @@ def is_there(data: str, root: str | Path | None = None) -> bool:
     """Whether there is a data set of that name, in its place, or a path."""
     if data not in NAMED_SETS:
         return Path(data).expanduser().exists()
-    return not NAMED_SETS[data].folder or (data_root(root) / NAMED_SETS[data].folder).is_dir()
+    return not NAMED_SETS[data].folder or (root_folder(root) / NAMED_SETS[data].folder).is_dir()
 
 
-def data_root(root: str | Path | None = None) -> Path:
+def root_folder(root: str | Path | None = None) -> Path:
     """Where named data sets lie: the folder given, else the environment's US3L_DATA, else ./data."""
     return Path(root or os.environ.get(ROOT_VARIABLE) or "data").expanduser()
 
 
 def open_named(name: str, root: str | Path | None = None) -> Catalogue:
     """The images of a named data set; a `UserError` says what was expected where."""
-    wanted, where = NAMED_SETS[name], data_root(root)
+    wanted, where = NAMED_SETS[name], root_folder(root)
     place = where / wanted.folder
     if not is_there(name, root):
         own = f"; for your own folder of that name write ./{name}" if Path(name).exists() else ""
@@ -85,11 +85,11 @@ def open_named(name: str, root: str | Path | None = None) -> Catalogue:
     return source
 
 
-def download(name: str, root: str | Path | None = None) -> Path:
+def download(name: str, data_root: str | Path | None = None) -> Path:
     """Fetch a named data set by torchvision into the data root, if it is not there yet; returns its folder."""
     if name not in NAMED_SETS:
         raise UserError(f"no data set is called {name!r}; there are {', '.join(NAMED_SETS)}")
-    where = data_root(root)
+    where = root_folder(data_root)
     # torchvision unpacks archives as they are; with this, no member can leave the folder or be more than a file.
     tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
     try:
@@ -100,7 +100,7 @@ def download(name: str, root: str | Path | None = None) -> Path:
 
 
 def _remedy(name: str, root: Path) -> str:
-    return MANUAL.get(name, f"fetch it with: us3l download {name} --data-root {root}")
+    return MANUAL.get(name, f"fetch it with: `us3l.data.named.download({name!r}, data_root={str(root)!r})`")
 
 
 # Digits

@@ -28,7 +28,7 @@ def find_evidence(run: Run, preprocessing: Preprocessing, int8: bool, data: str 
             if data or int8:
                 raise
     why = f"{name} is not here" if name else "the model does not say what it was trained on"
-    progress.say(f"proving on noise, for {why}: name images by data", style="yellow")
+    progress.say(f"proving on noise, for {why}: name images by `data`", style="yellow")
     return Evidence.noise(preprocessing.size)
 
 

@@ -213,10 +213,10 @@ def check(
         able = " and ".join(name for name, known in KINDS.items() if known.write_int8)
         raise UserError(f"there is no INT8 for format={kind!r}: choose {able}")
     if int8 and evidence.name is None:
-        raise UserError("INT8 is calibrated on images, and there are none: name some by data")
+        raise UserError("INT8 is calibrated on images, and there are none: name some by `data`")
     for name in names:
         if (folder / name).exists() and not overwrite:
-            raise UserError(f"{folder / name} already exists: move it, or export with overwrite=True")
+            raise UserError(f"{folder / name} already exists: move it, or export with `overwrite`")
     if (folder / MANIFEST).exists():
         there = read_bundle(folder, check=False)
         check_same_model(there, source.name, source.preprocessing, {source.weights})

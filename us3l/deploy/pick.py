@@ -68,7 +68,7 @@ def pick(
         raise UserError(f"no width has a figure for all of: {', '.join(BUDGETS[name] for name in budgets)}")
     evaluated = [candidate for candidate in known if candidate.accuracy is not None]
     if accuracy_at_least is not None and not evaluated:
-        raise UserError("no width has an accuracy: evaluate the run first, or leave out accuracy_at_least")
+        raise UserError("no width has an accuracy: evaluate the run first, or leave out `accuracy_at_least`")
     fitting = [candidate for candidate in known if within(candidate, budgets)]
     competing = [candidate for candidate in evaluated or known if reaches(candidate, accuracy_at_least)]
     best = min((candidate for candidate in competing if candidate in fitting), key=rank, default=None)

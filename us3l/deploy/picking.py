@@ -109,7 +109,7 @@ def pick_width(
         profile = Profile(size, all_costs(net, size), device="")
     accuracies = read_accuracies(run, net, data) or by_agreement(profile)
     if accuracy_at_least is not None and (accuracies is None or accuracies.metric == "agreement"):
-        raise UserError("no width has an accuracy: evaluate the run first, or leave out accuracy_at_least")
+        raise UserError("no width has an accuracy: evaluate the run first, or leave out `accuracy_at_least`")
     batch = batch_size or min(profile.batches(), default=1)
     if latency_ms is not None:
         check_profiled(profile, backend, batch)
@@ -122,7 +122,7 @@ def find_profile(run: Run, device: str | None, needed: bool) -> Profile | None:
     """The profile of the device; where latencies do not matter, none if it is not clear which."""
     known = list_profiles(run)
     if needed and not known:
-        raise UserError(f"latencies are not measured yet: us3l profile {run.folder} first")
+        raise UserError(f"latencies are not measured yet: `us3l.profile({str(run.folder)!r})` first")
     if not needed and device is None and len(known) != 1:
         return None
     return read_profile(run, device)

@@ -78,7 +78,7 @@ def profile_run(
     device = device_name(device or (device_profile.stem if device_profile else cpu_name()))
     if profile_file(run, device).exists() and not overwrite:
         raise UserError(
-            f"{run.folder} already has a profile of {device}: name another device, or profile with overwrite"
+            f"{run.folder} already has a profile of {device}: name another `device`, or profile with `overwrite`"
         )
     net = run.network
     preprocessing = Preprocessing.of(net)

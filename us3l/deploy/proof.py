@@ -115,12 +115,12 @@ def prove_int8(network: nn.Module, run: Run, evidence: Evidence, classes: list[s
         if not before - after <= MAX_DROP:
             raise UserError(
                 f"INT8 costs too much: accuracy ({judge}) falls from {before:.1f} % to {after:.1f} % on {images}, by "
-                f"more than {MAX_DROP:g} points; export this width without int8"
+                f"more than {MAX_DROP:g} points; export this width without `int8`"
             )
     elif not cosine >= MIN_COSINE:
         raise UserError(
             f"INT8 changes the outputs too much: their mean cosine with the float network's is {cosine:.3f} on "
-            f"{images}, less than {MIN_COSINE}; export this width without int8"
+            f"{images}, less than {MIN_COSINE}; export this width without `int8`"
         )
     if judge is None:
         return Proof(images, cosine=cosine)

@@ -101,7 +101,7 @@ def descend(
             for network, head in pairs:
                 loss = cross_entropy(network, head, images, batch.labels.to(device))
                 if not loss.isfinite():
-                    raise UserError(f"the classifier's loss became {loss.item()} in epoch {epoch + 1}: lower lr")
+                    raise UserError(f"the classifier's loss became {loss.item()} in epoch {epoch + 1}: lower `lr`")
                 loss.backward()
                 if progress:
                     progress(len(batch))

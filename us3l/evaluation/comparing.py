@@ -107,7 +107,9 @@ def compare_runs(runs: Sequence[Run | str | Path], data: str | None = None, metr
     evaluations = [read_evaluations(run) for run in folders]
     for run, known in zip(folders, evaluations, strict=True):
         if not known:
-            raise UserError(f"{run.folder} has no evaluation: us3l evaluate {run.folder} --data DATA")
+            raise UserError(
+                f"{run.folder} has no evaluation: `us3l.evaluate({str(run.folder)!r}, data=DATA)` makes one"
+            )
     data = data or common_evaluation(folders, evaluations)
     for run, known in zip(folders, evaluations, strict=True):
         if data not in known:
@@ -135,7 +137,7 @@ def common_metric(records: Sequence[EvaluationRecord]) -> str:
     for metric in METRICS:
         if all(record.percent(metric) for record in records):
             return metric
-    raise UserError("the runs have no kind of accuracy in common: choose a metric, or evaluate them alike")
+    raise UserError("the runs have no kind of accuracy in common: choose a `metric`, or evaluate them alike")
 
 
 def unique_names(runs: Sequence[Run]) -> list[str]:

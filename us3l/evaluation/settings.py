@@ -49,7 +49,7 @@ class EvaluationSettings:
         if self.probe != "auto" and self.protocol != "paper":
             raise UserError(f"probe={self.probe!r} is one of the paper's: it goes with the protocol 'paper'")
         if self.label_share and self.protocol != "fast":
-            raise UserError("label_share goes with the fast protocol; for others give fewer images (train_images)")
+            raise UserError("label_share goes with the fast protocol; for others give fewer images (`train_images`)")
         for share in self.label_share:
             if not 0 < share <= 1:
                 raise UserError(f"a share of the labels is above 0 and at most 1, not {share:g}")

@@ -122,7 +122,7 @@ def check_labels(train: Images, test: Images) -> None:
         if images.labels is None:
             raise UserError(
                 f"{images.name} has no labels, and accuracy needs them: put the images of each class "
-                "into a sub-folder of its own, at least two of these, or give other data"
+                "into a sub-folder of its own, at least two of these, or give other `data`"
             )
     assert train.labels is not None
     if len(train.labels.unique()) < 2:
@@ -132,5 +132,5 @@ def check_labels(train: Images, test: Images) -> None:
         names = ", ".join(test.classes[label] if test.classes else str(label) for label in unseen[:5])
         raise UserError(
             f"{len(unseen)} classes of the test images have no training image ({names}): add some, "
-            "or let it learn from more of them (train_images)"
+            "or let it learn from more of them (`train_images`)"
         )

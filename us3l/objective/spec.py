@@ -161,9 +161,9 @@ class Objective:
 
 
 GUIDELINES = {
-    1: "a base loss of relative distances (--base-loss infonce)",
-    2: "a distillation loss of relative distances (--distill-loss infonce)",
-    3: "a momentum teacher for the sub-networks (--momentum-sub)",
+    1: "a base loss of relative distances (`base_loss='infonce'`)",
+    2: "a distillation loss of relative distances (`distill_loss='infonce'`)",
+    3: "a momentum teacher for the sub-networks (`momentum_sub=True`)",
 }
 
 

@@ -70,7 +70,7 @@ class Workspace:
         if not run.config_file.exists():
             return
         if replace(config_of(run).recipe, teacher=None).settled() != job.recipe.settled():
-            raise UserError(f"{run.folder} was made with other settings: move it away, or choose another --out")
+            raise UserError(f"{run.folder} was made with other settings: move it away, or choose another `out`")
 
     def value(self, entry: Entry, job: Job) -> float | None:
         """What a run found for a figure of a table; None if it is still to be measured."""

@@ -84,13 +84,13 @@ def destination(runs: Sequence[Run], out: str | Path | None, overwrite: bool) ->
         raise UserError("a run is given twice")
     if out is None:
         if len(runs) > 1:
-            raise UserError("say where the page about several runs should go: set out, such as compared.html")
+            raise UserError("say where the page about several runs should go: set `out`, such as compared.html")
         return runs[0].report
     path = Path(out)
     if path.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{path}: the page is written as .html")
     if path.exists() and not overwrite:
-        raise UserError(f"{path} already exists: choose another file, or overwrite it")
+        raise UserError(f"{path} already exists: choose another `out`, or set `overwrite`")
     return path
 
 

@@ -100,7 +100,7 @@ def check_same_model(bundle: Bundle, name: str, preprocessing: Preprocessing, we
     known = {entry.weights for entry in bundle.entries} | weights
     if (bundle.name, bundle.preprocessing) != (name, preprocessing) or len(known - {None}) > 1:
         raise UserError(
-            f"{bundle.folder} holds networks of another model ({bundle.name}): move them, or choose another out"
+            f"{bundle.folder} holds networks of another model ({bundle.name}): move them, or choose another `out`"
         )
 
 

@@ -115,7 +115,7 @@ def read_detections(run: Run) -> dict[str, DetectionRecord]:
     for path in sorted(run.detection_folder.glob("*.json")):
         if not path.name.endswith(DETECTIONS) and not path.name.startswith("."):
             found[path.stem] = read_detection(path)
-            again = "detect again, with overwrite"
+            again = "detect again, with `overwrite`"
             check_weights(path, found[path.stem].weights, run.weights, again)
     return found
 
@@ -135,7 +135,7 @@ def read_detection(path: Path) -> DetectionRecord:
     try:
         return _record(content)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is not as us3l detect writes it ({error}): detect again, with overwrite") from None
+        raise UserError(f"{path} is not as us3l detect writes it ({error}): detect again, with `overwrite`") from None
 
 
 def _record(content: Mapping[str, Any]) -> DetectionRecord:

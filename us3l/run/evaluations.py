@@ -176,7 +176,7 @@ def read_evaluation(run: Run, name: str, check: bool = True) -> EvaluationRecord
     """One evaluation by its name; see `read_evaluations`."""
     path = evaluation_file(run, name)
     if not path.exists():
-        raise UserError(f"there is no file {path}: us3l evaluate {run.folder} --data DATA writes it")
+        raise UserError(f"there is no file {path}: `us3l.evaluate({str(run.folder)!r}, data=DATA)` writes it")
     content = read_json(path)
     found = content.get("version", 1)
     if found not in (1, VERSION):
@@ -184,9 +184,11 @@ def read_evaluation(run: Run, name: str, check: bool = True) -> EvaluationRecord
     try:
         record = _record(name, content)
     except (AttributeError, KeyError, TypeError, ValueError, UserError) as error:
-        raise UserError(f"{path} is not as us3l evaluate writes it ({error}): evaluate again, with overwrite") from None
+        raise UserError(
+            f"{path} is not as us3l evaluate writes it ({error}): evaluate again, with `overwrite`"
+        ) from None
     if check and run.model.is_dir():
-        check_weights(path, record.weights, run.weights, "evaluate again, with overwrite")
+        check_weights(path, record.weights, run.weights, "evaluate again, with `overwrite`")
     return record
 
 
@@ -207,7 +209,7 @@ def usual_evaluation(records: Mapping[str, EvaluationRecord]) -> EvaluationRecor
     """
     sources = {record.identity.source if record.identity else record.data or name for name, record in records.items()}
     if len(sources) > 1:
-        raise UserError(f"there are evaluations of several data sets, {', '.join(records)}: say which counts (data)")
+        raise UserError(f"there are evaluations of several data sets, {', '.join(records)}: say which counts (`data`)")
 
     def order(record: EvaluationRecord) -> int:
         return PROTOCOLS.index(record.protocol) if record.protocol in PROTOCOLS else len(PROTOCOLS)
@@ -261,7 +263,7 @@ def _plain(value: Any) -> str:
 
 def joined(path: Path, old: EvaluationRecord, new: EvaluationRecord) -> EvaluationRecord:
     """The new record with the widths of the old one that it does not have."""
-    advice = "choose another name, or overwrite it"
+    advice = "choose another `name`, or set `overwrite`"
     if new.identity is None or new.protocol is None or not old.is_of(new.identity.source, new.protocol):
         raise UserError(f"{path} holds an evaluation of other data ({old.data}): {advice}")
     if old.weights is None:

@@ -152,7 +152,7 @@ class Run:
 
     def refuse_if_used(self) -> None:
         if self.folder.exists() and (not self.folder.is_dir() or any(map(counts, self.folder.iterdir()))):
-            raise UserError(f"{self.folder} already exists: choose another --out, or go on with that run by --resume")
+            raise UserError(f"{self.folder} already exists: choose another `out`, or go on with that run by `resume`")
 
     # What is in it
 
@@ -181,7 +181,9 @@ class Run:
         if not self.folder.exists():
             raise UserError(f"there is no folder {self.folder}")
         if self.started and not self.model.exists():
-            raise UserError(f"{self.folder} is not finished: go on with us3l pretrain --out {self.folder} --resume")
+            raise UserError(
+                f"{self.folder} is not finished: `us3l.pretrain(out={str(self.folder)!r}, resume=True)` goes on with it"
+            )
         return load(self.model if self.model.is_dir() else self.folder, self.family)
 
     @property

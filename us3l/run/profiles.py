@@ -123,15 +123,15 @@ def read_profile(run: Run, device: str | None = None, check: bool = True) -> Pro
     """
     known = list_profiles(run)
     if device is None and len(known) > 1:
-        raise UserError(f"{run.folder} was profiled on {', '.join(known)}: say which counts, device={known[0]!r}")
+        raise UserError(f"{run.folder} was profiled on {', '.join(known)}: say which counts, `device={known[0]!r}`")
     if not known or (device is not None and device_name(device) not in known):
         there = f"only {', '.join(known)}" if known else "no profile at all"
         asked = f"no profile of {device!r}, {there}" if device else "no profile"
-        raise UserError(f"{run.folder} has {asked}: us3l profile {run.folder} makes one")
+        raise UserError(f"{run.folder} has {asked}: `us3l.profile({str(run.folder)!r})` makes one")
     path = profile_file(run, device or known[0])
     profile = load_profile(path)
     if check and run.model.is_dir():
-        check_weights(path, profile.weights, run.weights, "profile again, with overwrite")
+        check_weights(path, profile.weights, run.weights, "profile again, with `overwrite`")
     return profile
 
 
@@ -143,7 +143,7 @@ def load_profile(path: Path) -> Profile:
     try:
         return _profile(path.stem, content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"cannot read {path} ({error}): profile again, with overwrite") from None
+        raise UserError(f"cannot read {path} ({error}): profile again, with `overwrite`") from None
 
 
 def newest_profile(run: Run) -> Profile | None:

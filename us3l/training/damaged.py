@@ -24,5 +24,5 @@ def check_damaged(name: str, damaged: Sequence[str], limit: int) -> None:
     if len(damaged) > limit:
         raise UserError(
             f"{name}: {len(damaged)} images cannot be read, such as {damaged[-1]}; mend or remove them, or allow more "
-            f"than {limit} (max_bad_images)"
+            f"than {limit} (`max_bad_images`)"
         )

@@ -230,7 +230,7 @@ def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: 
     if collapsed:
         display.say(
             f"warning: collapse at {', '.join(f'{width:g}x' for width in collapsed)}: all images get nearly the same "
-            "embedding, or one that is not finite. Lower --lr, or see the guidelines on the choice of losses",
+            "embedding, or one that is not finite. Lower `lr`, or see the guidelines on the choice of losses",
             style="bold red",
         )
     return collapsed
@@ -241,9 +241,11 @@ def check_settings(config: RunConfig) -> None:
     recipe = config.recipe
     base_loss = recipe.objective.base_loss
     if recipe.objective.frozen_teacher and recipe.teacher is None:
-        raise UserError(f"base_loss={base_loss!r} imitates a pretrained network: say which, --teacher RUN")
+        raise UserError(f"base_loss={base_loss!r} imitates a pretrained network: say which, `teacher=RUN`")
     if recipe.teacher is not None and not recipe.objective.frozen_teacher:
-        raise UserError(f"base_loss={base_loss!r} has no use for --teacher {recipe.teacher}: leave it out, or use seed")
+        raise UserError(
+            f"base_loss={base_loss!r} has no use for `teacher={recipe.teacher!r}`: leave it out, or use seed"
+        )
     count = math.prod(processes(config.machine.devices))
     if recipe.batch_size // count < 2:
         raise UserError(f"a batch of {recipe.batch_size} is too small for {count} devices")

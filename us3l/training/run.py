@@ -57,9 +57,11 @@ class Machine:
             if not 0 < width <= 1:
                 raise UserError(f"calibrated_widths: {width:g} is not a width, above 0 and at most 1")
         if self.fsdp and self.precision == "16-mixed":
-            raise UserError("fsdp has no scaled gradients: set precision to bf16-mixed or 32-true, or leave out fsdp")
+            raise UserError(
+                "fsdp has no scaled gradients: set `precision` to bf16-mixed or 32-true, or leave out `fsdp`"
+            )
         if self.compile and self.sync_bn:
-            raise UserError("compiled networks cannot share their batch norm: leave out compile or sync_bn")
+            raise UserError("compiled networks cannot share their batch norm: leave out `compile` or `sync_bn`")
 
 
 @dataclass(frozen=True)

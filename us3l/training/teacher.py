@@ -30,14 +30,16 @@ def load_teacher(path: str, image_size: int) -> nn.Module:
     net = load(path)
     trained = net.metadata.get("preprocessing", {}).get("size")
     if net.family.image_size not in (None, image_size):
-        raise UserError(f"the teacher in {path} sees images of {trained} pixels only: set --size {trained}")
+        raise UserError(f"the teacher in {path} sees images of {trained} pixels only: set `size={trained}`")
     if not net.calibrated(1.0):
         raise UserError(f"the teacher in {path} is not calibrated at width 1: us3l.calibrate and save it again")
     network = net.carve(1.0)
     run = Run(path)
     if not run.projector.exists():
         if run.started and not run.finished:
-            raise UserError(f"{path} has lost its projector: us3l pretrain --out {path} --resume makes it again")
+            raise UserError(
+                f"{path} has lost its projector: `us3l.pretrain(out={str(path)!r}, resume=True)` makes it again"
+            )
         return network.eval()
     return nn.Sequential(network, read_projector(read_tensors(run.projector), str(run.projector))).eval()
 

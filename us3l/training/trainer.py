@@ -283,7 +283,7 @@ def new_network(recipe: Recipe, own: Family | None = None) -> Slimmable:
     network = recipe.settled().network
     switchable = recipe.objective.fixed_widths if network.switchable else None
     if network.switchable and switchable is None:
-        raise UserError("switchable batch norm needs a list of widths: --fixed-widths")
+        raise UserError("switchable batch norm needs a list of widths: `fixed_widths`")
     if own is None and network.own:
         raise UserError(f"this run trains a network of your own, {network.backbone}: give it again, network=...")
     torch.manual_seed(recipe.seed)

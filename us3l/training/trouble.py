@@ -30,13 +30,13 @@ def explained(config: RunConfig, run: Run) -> Iterator[None]:
             raise UserError(f"another process of the run has ended: see what it said; {last_good(run)}") from None
         if config.machine.compile and isinstance(error, torch._dynamo.exc.TorchDynamoException):
             reason = " ".join(str(error).splitlines()[:2])  # its words and those of the compiler
-            raise UserError(f"cannot compile the network: {reason}; leave out --compile") from None
+            raise UserError(f"cannot compile the network: {reason}; leave out `compile`") from None
         raise
     except (OSError, SafetensorError) as error:
         if getattr(error, "errno", None) in FULL or any(f"os error {number}" in str(error) for number in FULL):
             why = error.strerror if isinstance(error, OSError) else "no space left"
             raise UserError(
-                f"cannot write to {run.folder}: {why}; {last_good(run)}. Make room, then go on with --resume"
+                f"cannot write to {run.folder}: {why}; {last_good(run)}. Make room, then go on with `resume=True`"
             ) from None
         raise
 
@@ -49,33 +49,34 @@ def out_of_memory(error: Exception) -> bool:
 
 def short_of_memory(config: RunConfig, run: Run) -> str:
     recipe, machine = config.recipe, config.machine
-    lower = "" if machine.precision != "32-true" else ", --precision bf16-mixed"
-    again = "Go on with --resume and" if run.started else "Start it again with"
-    stream = "" if machine.stream else ", or with --stream, so that the images do not lie on the device"
+    lower = "" if machine.precision != "32-true" else ", `precision='bf16-mixed'`"
+    again = "Go on with `resume=True` and" if run.started else "Start it again with"
+    stream = "" if machine.stream else ", or with `stream=True`, so that the images do not lie on the device"
     return (
         f"out of memory with batches of {recipe.batch_size} images of {recipe.views.size} pixels; {last_good(run)}. "
-        f"{again} --accumulate {2 * machine.accumulate}{lower}, or start anew with a lower --batch-size, --size, "
-        f"--base or --hidden{stream}"
+        f"{again} `accumulate={2 * machine.accumulate}`{lower}, or start anew with a lower `batch_size`, `size`, "
+        f"`base` or `hidden`{stream}"
     )
 
 
 def not_finite(step: int, losses: list[float], config: RunConfig, run: Run) -> str:
     recipe, machine = config.recipe, config.machine
-    causes = [f"a learning rate that is too high (--lr {recipe.optimiser.lr:g})"]
+    causes = [f"a learning rate that is too high (`lr={recipe.optimiser.lr:g}`)"]
     if machine.precision != "32-true":
-        causes.append(f"too short numbers (--precision {machine.precision})")
+        causes.append(f"too short numbers (`precision={machine.precision!r}`)")
     if recipe.objective.temperature < 0.1:
-        causes.append(f"a very low --temperature ({recipe.objective.temperature:g})")
+        causes.append(f"a very low `temperature` ({recipe.objective.temperature:g})")
     return (
         f"the loss {losses} or its gradients are not finite at step {step}; {last_good(run)}. Likely causes: "
-        f"{', '.join(causes)}. To leave out a few such steps: --resume --skip-bad-steps {machine.skip_bad_steps + 5}"
+        f"{', '.join(causes)}. To leave out a few such steps: `resume=True` with "
+        f"`skip_bad_steps={machine.skip_bad_steps + 5}`"
     )
 
 
 def diverged(step: int, recipe: Recipe, run: Run) -> str:
     return (
         f"after step {step} the network's weights or features are not finite, so no model is saved; its checkpoints "
-        f"stay in {run.checkpoints}. The learning rate is too high (--lr {recipe.optimiser.lr:g}): start anew with a "
+        f"stay in {run.checkpoints}. The learning rate is too high (`lr={recipe.optimiser.lr:g}`): start anew with a "
         "lower one"
     )
 

@@ -124,7 +124,7 @@ def test_a_resumed_training_keeps_settings_and_data(net, voc, tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_at_once(net, voc, tmp_path):
     wild = DetectorTraining(**(vars(TINY) | {"lr": 1e12, "steps": 40}))
-    with pytest.raises(UserError, match=r"the loss is (nan|inf) at step \d+: lower lr"):
+    with pytest.raises(UserError, match=r"the loss is (nan|inf) at step \d+: lower `lr`"):
         train_detector(net, 0.5, voc[0], False, wild, tmp_path / "x.pt", save_every=1)
     kept = torch.load(tmp_path / "x.pt", weights_only=True)
     assert np.isfinite(kept["losses"]).all()

@@ -7,7 +7,7 @@ from pathlib import Path
 from us3l.data.detection.coco import choose_splits, coco_splits, read_coco
 from us3l.data.detection.scenes import SceneSet
 from us3l.data.detection.voc import FOLDERS, is_voc, read_voc, voc_parts
-from us3l.data.named import NAMED_SETS, data_root
+from us3l.data.named import NAMED_SETS, root_folder
 from us3l.errors import UserError
 
 NAMES = ("voc", "coco")
@@ -29,7 +29,7 @@ def load(
         root: where named sets lie (default: the environment's US3L_DATA, or ./data).
     """
     named = data in NAMES
-    folder = data_root(root) / NAMED_SETS[str(data)].folder if named else Path(data).expanduser()
+    folder = root_folder(root) / NAMED_SETS[str(data)].folder if named else Path(data).expanduser()
     if not folder.is_dir():
         hint = (
             f"; {data} is expected there, in the layout {_layouts()}" if named else f", nor one of {', '.join(NAMES)}"

@@ -99,7 +99,7 @@ def pyramid_levels(family: Family, network: nn.Module) -> tuple[nn.Module, dict[
     if maps is None:
         raise UserError(
             f"detection needs a backbone with maps of four sizes, a ResNet, a MobileNetV2, or a family of your own "
-            f"with `feature_maps`; this is a {type(network).__name__}"
+            f"with feature_maps; this is a {type(network).__name__}"
         )
     body, names = maps
     return body, {name: str(level) for level, name in enumerate(names)}

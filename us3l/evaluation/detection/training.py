@@ -54,7 +54,7 @@ class DetectorTrainer:
             torch.manual_seed(int(np.random.SeedSequence((self.seed, self.step)).generate_state(1)[0]))
             loss = torch.stack(list(self.detector(images, targets).values())).sum()
         if not loss.isfinite():
-            raise UserError(f"the loss is {loss.item()} at step {self.step}: lower lr ({self.plan.lr:g} now)")
+            raise UserError(f"the loss is {loss.item()} at step {self.step}: lower `lr` ({self.plan.lr:g} now)")
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.step()
@@ -168,7 +168,7 @@ def check_unchanged(path: Path, before: dict[str, Any], now: dict[str, Any]) -> 
 def read_detector(path: Path) -> State:
     """A detector's file. Reading it never runs code."""
     if not path.exists():
-        raise UserError(f"there is no {path} to go on from: leave out resume")
+        raise UserError(f"there is no {path} to go on from: leave out `resume`")
     try:
         state = read_torch(path)
         if not {"about", "model", "optimiser", "losses", "skipped"} <= set(state):
