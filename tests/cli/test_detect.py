@@ -93,7 +93,7 @@ def test_results_are_not_overwritten_and_can_be_resumed(call, tmp_path):
         call(*arguments, "--resume")
     assert call(*arguments) == 0
     before = json.loads((tmp_path / "out" / "shapes-0.5x.json").read_text())
-    with pytest.raises(UserError, match=r"already exists: go on with it \(resume\), or replace it \(overwrite\)"):
+    with pytest.raises(UserError, match=r"already exists: go on with it by `resume`, or replace it by `overwrite`"):
         call(*arguments)
     assert call(*arguments, "--resume") == 0
     after = json.loads((tmp_path / "out" / "shapes-0.5x.json").read_text())
@@ -126,7 +126,7 @@ def test_a_request_to_stop_saves(model, tmp_path, number):
     finally:
         process.kill()
     assert process.returncode == 130, errors
-    assert "Go on with the same command and --resume" in errors
+    assert "Go on with the same settings and --resume" in errors
     assert "Traceback" not in errors
     assert 0 < len(torch.load(state, weights_only=True)["losses"]) < 4000
 

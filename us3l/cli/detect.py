@@ -48,19 +48,12 @@ class Detect:
 
 def main(arguments: list[str]) -> int:
     command = parse(Detect, "detect", arguments)
-    from us3l.console import Console
+    from us3l.cli.screen import CommandScreen
     from us3l.evaluation.detection.objects import detect_objects
-    from us3l.progress import Screen
     from us3l.run import Run
-    from us3l.stopping import Interrupted
 
-    console = Console()
-    try:
-        detected = detect_objects(**vars(command) | {"run": Run(command.run)}, progress=Screen(console))
-    except Interrupted as stop:
-        Console(stderr=True).say(f"us3l: {stop}. Go on with the same command and --resume")
-        return 130
-    show(console, detected)
+    screen = CommandScreen()
+    show(screen.console, detect_objects(**vars(command) | {"run": Run(command.run)}, progress=screen))
     return 0
 
 

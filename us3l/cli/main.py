@@ -11,6 +11,7 @@ from typing import Any
 from us3l import __version__
 from us3l.allocation import keep_freed_memory
 from us3l.errors import Caution, UserError, did_you_mean
+from us3l.stopping import Interrupted
 from us3l.streams import lasting_display, one_line
 
 SHOW_WARNING = warnings.showwarning
@@ -83,6 +84,9 @@ def answer(arguments: list[str]) -> int:
     except UserError as error:
         complain(str(error))
         return 2
+    except Interrupted as stop:
+        complain(str(stop))
+        return 130
     except KeyboardInterrupt:
         print("us3l: interrupted", file=sys.stderr)
         return 130

@@ -186,12 +186,7 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
 def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
     """Run a pre-training and say how it ended."""
     from us3l.cli.screen import CommandScreen
-    from us3l.stopping import Interrupted
     from us3l.verbs import train
 
-    try:
-        train(config, run, resume=resume, progress=CommandScreen())
-    except Interrupted as stop:
-        Console(stderr=True).say(f"us3l: {stop}. Go on with: {program()} pretrain --out {run.folder} --resume")
-        return 130
+    train(config, run, resume=resume, progress=CommandScreen())
     return 0

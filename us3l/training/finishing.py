@@ -18,7 +18,7 @@ from us3l.stopping import Interrupted
 from us3l.training.display import Display
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
-from us3l.training.trouble import diverged
+from us3l.training.trouble import diverged, going_on
 
 
 def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable[[], bool] = lambda: False) -> None:
@@ -46,7 +46,8 @@ def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable
             def count(images: int) -> None:
                 counting.more(images)
                 if asked_to_stop():
-                    raise Interrupted("stopped while collecting batch-norm statistics; the trained state is saved")
+                    saved = f"the trained state is saved{going_on(run)}"
+                    raise Interrupted(f"stopped while collecting batch-norm statistics; {saved}")
 
             calibrate(net, images, widths, progress=count)
     features = embed(net.at(1.0), images)

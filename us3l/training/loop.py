@@ -31,7 +31,7 @@ from us3l.training.finishing import finish
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.run import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer
-from us3l.training.trouble import explained, last_good, not_finite
+from us3l.training.trouble import explained, going_on, last_good, not_finite
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
 MONITORINGS = 10  # looks at the gauges in a run
@@ -164,7 +164,9 @@ def train(
             if monitor:
                 save_checkpoint(run.checkpoints, state | {"monitor": monitor.state()})
         if stopping:
-            raise Interrupted(f"stopped after step {trainer.step} of {trainer.steps}; the state is saved")
+            raise Interrupted(
+                f"stopped after step {trainer.step} of {trainer.steps}; the state is saved{going_on(run)}"
+            )
         started = time.perf_counter()
 
 

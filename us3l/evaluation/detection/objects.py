@@ -79,7 +79,7 @@ def detect_objects(
     stem = detection_stem(Path(out) if out else run.detection_folder, train.name, data, width)
     state = ended(stem, DETECTOR)
     if state.exists() and not (resume or overwrite):
-        raise UserError(f"{state} already exists: go on with it (resume), or replace it (overwrite)")
+        raise UserError(f"{state} already exists: go on with it by `resume`, or replace it by `overwrite`")
     device = choose_device(settings.device)
     tell_unusable(progress, "training", train)
     trainer = train_and_tell(net, width, train, masks, settings, state, resume, device, progress)
@@ -109,7 +109,7 @@ def detect_objects(
 
 def wants_masks(asked: str, train: SceneSet) -> bool:
     if asked == "yes" and not train.has_masks:
-        raise UserError(f"{train.name}: not every object of the training images has a mask; masks='no' learns boxes")
+        raise UserError(f"{train.name}: not every object of the training images has a mask; `masks='no'` learns boxes")
     return asked != "no" and train.has_masks
 
 

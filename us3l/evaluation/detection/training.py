@@ -132,7 +132,10 @@ def train_detector(
             save()
         progress(plan.steps, trainer.losses)
         if stopping and trainer.step < plan.steps:
-            raise Interrupted(f"stopped after step {trainer.step} of {plan.steps}; the state is saved in {path}")
+            raise Interrupted(
+                f"stopped after step {trainer.step} of {plan.steps}; the state is saved in {path}. Go on with the same "
+                "settings and `resume=True`"
+            )
     return trainer
 
 
