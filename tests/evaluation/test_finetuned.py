@@ -51,7 +51,7 @@ def test_what_cannot_be_had(finetuned, tmp_path):
         finetuned_network(run, net, 0.25)
     with pytest.raises(UserError, match="no networks fine-tuned as 'birds', only digits-finetune"):
         finetuned_network(run, net, 0.5, "birds")
-    with pytest.raises(UserError, match="has classifiers for birds, digits: choose one, head='birds'"):
+    with pytest.raises(UserError, match="has classifiers for birds, digits: choose one, `head='birds'`"):
         choose_evaluation(run, ["birds", "digits"], None, "classifiers for", "head")
     other = Run(shutil.copytree(run.folder, tmp_path / "other"))
     path = finetuned_file(other, "digits-finetune", 0.5)

@@ -44,7 +44,7 @@ def choose_evaluation(run: Run, known: Collection[str], name: str | None, what: 
     """
     names = ", ".join(known)
     if name is None and len(known) > 1:
-        raise UserError(f"{run.folder} has {what} {names}: choose one, {setting}={next(iter(known))!r}")
+        raise UserError(f"{run.folder} has {what} {names}: choose one, `{setting}={next(iter(known))!r}`")
     if name is not None and name not in known:
         raise UserError(f"{run.folder} has no {what} {name!r}, only {names}")
     return name or next(iter(known))
