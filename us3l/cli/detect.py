@@ -12,7 +12,7 @@ from us3l.cli.parse import parse
 from us3l.evaluation.detection.settings import DetectionSettings
 
 if TYPE_CHECKING:
-    from us3l.console import Console
+    from us3l.cli.screen import CommandScreen
     from us3l.evaluation.detection.objects import Detected
 
 
@@ -53,16 +53,16 @@ def main(arguments: list[str]) -> int:
     from us3l.run import Run
 
     screen = CommandScreen()
-    show(screen.console, detect_objects(**vars(command) | {"run": Run(command.run)}, progress=screen))
+    show(screen, detect_objects(**vars(command) | {"run": Run(command.run)}, progress=screen))
     return 0
 
 
-def show(console: Console, detected: Detected) -> None:
+def show(screen: CommandScreen, detected: Detected) -> None:
     from us3l.reporting.detections import detections_figure, detections_table
     from us3l.run.detections import ended
 
     record, stem = detected.record, detected.stem
     title = f"{detected.findings.scenes.name}: {record.width:g}x, {len(record.losses)} steps"
     detections_figure(detected.findings, ended(stem, ".png"), title)
-    console.print(detections_table(detected.findings, detected.untrained))
-    console.say(f"written: {stem}.json, .png, -detections.json and .pt")
+    screen.console.print(detections_table(detected.findings, detected.untrained))
+    screen.say(f"written: {stem}.json, .png, -detections.json and .pt")

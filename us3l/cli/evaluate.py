@@ -12,7 +12,7 @@ from us3l.cli.parse import parse
 from us3l.evaluation.settings import EvaluationSettings
 
 if TYPE_CHECKING:
-    from us3l.console import Console
+    from us3l.cli.screen import CommandScreen
     from us3l.run import Run
     from us3l.run.evaluations import EvaluationRecord
 
@@ -72,11 +72,11 @@ def execute(command: Evaluate) -> int:
     screen = CommandScreen()
     given = {name: value for name, value in vars(command).items() if name not in ("run", "settings")}
     record = evaluate(command.run, **given, **vars(command.settings), progress=screen)
-    show(screen.console, Run(command.run), record)
+    show(screen, Run(command.run), record)
     return 0
 
 
-def show(console: Console, run: Run, record: EvaluationRecord) -> None:
+def show(screen: CommandScreen, run: Run, record: EvaluationRecord) -> None:
     from us3l.reporting.figures import accuracy_figure, cost_figure, lines_of
     from us3l.reporting.tables import few_labels_table, results_table, uncertainty
     from us3l.run.evaluations import evaluation_file
@@ -85,9 +85,9 @@ def show(console: Console, run: Run, record: EvaluationRecord) -> None:
     title = f"{record.name}: {record.train_images:,} images to learn from, {record.test_images:,} to test"
     accuracy_figure(record.widths, f"{base}.png", title)
     cost_figure(lines_of(record.widths), f"{base}-costs.png", title)
-    console.print(results_table(record.widths, scores=record.scores))
+    screen.console.print(results_table(record.widths, scores=record.scores))
     if record.few_labels:
-        console.print("linear probe from a share of the labels, %")
-        console.print(few_labels_table(record.few_labels))
-    console.say(uncertainty(record.scores, record.test_images or 0))
-    console.say(f"written: {base}.json, .png and -costs.png")
+        screen.console.print("linear probe from a share of the labels, %")
+        screen.console.print(few_labels_table(record.few_labels))
+    screen.say(uncertainty(record.scores, record.test_images or 0))
+    screen.say(f"written: {base}.json, .png and -costs.png")

@@ -213,9 +213,9 @@ def finish(console: Console, place: Workspace, job: Job, wanted: Sequence[Entry]
 def evaluate(console: Console, place: Workspace, job: Job, data: str, widths: Sequence[float]) -> None:
     from us3l import verbs
     from us3l.cli.evaluate import show
-    from us3l.progress import Screen
+    from us3l.cli.screen import CommandScreen
 
-    run, scale = place.run(job), place.scale
+    run, scale, screen = place.run(job), place.scale, CommandScreen()
     record = verbs.evaluate(
         run,
         place.source(data),
@@ -224,26 +224,26 @@ def evaluate(console: Console, place: Workspace, job: Job, data: str, widths: Se
         protocol=scale.protocol,
         probe="imagenet" if data == "imagenet" and scale.protocol == "paper" else "auto",
         floor=False,
-        progress=Screen(console),
+        progress=screen,
     )
-    show(console, run, record)
+    show(screen, run, record)
 
 
 def detect(console: Console, place: Workspace, job: Job, data: str, widths: Sequence[float]) -> int:
     from us3l.cli.detect import show
+    from us3l.cli.screen import CommandScreen
     from us3l.evaluation.detection.objects import detect_objects
     from us3l.evaluation.detection.settings import DetectionSettings, DetectorTraining
-    from us3l.progress import Screen
     from us3l.run.detections import DETECTOR, detection_stem, ended
     from us3l.stopping import Interrupted
 
-    run, source = place.run(job), place.source(data)
+    run, source, screen = place.run(job), place.source(data), CommandScreen()
     settings = DetectionSettings(training=DetectorTraining(**place.scale.detector))
     for width in widths:
         stem = detection_stem(run.detection_folder, Path(source).resolve().name, source, width)
         begun = ended(stem, DETECTOR).exists()
         try:
-            show(console, detect_objects(run, source, width, settings, resume=begun, progress=Screen(console)))
+            show(screen, detect_objects(run, source, width, settings, resume=begun, progress=screen))
         except Interrupted as stop:
             console.say(f"us3l: {stop}", style="yellow")
             return 130
