@@ -206,11 +206,11 @@ def finish(console: Console, place: Workspace, job: Job, wanted: Sequence[Entry]
             if code := detect(console, place, job, data, widths):
                 return code
         else:
-            evaluate(console, place, job, data, widths)
+            evaluate(place, job, data, widths)
     return 0
 
 
-def evaluate(console: Console, place: Workspace, job: Job, data: str, widths: Sequence[float]) -> None:
+def evaluate(place: Workspace, job: Job, data: str, widths: Sequence[float]) -> None:
     from us3l import verbs
     from us3l.cli.evaluate import show
     from us3l.cli.screen import CommandScreen
