@@ -1,6 +1,7 @@
 import base64
 import io
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,16 @@ def net():
 @pytest.fixture(scope="module")
 def digits():
     return load("digits", "test", 16, limit=100)
+
+
+def test_widths_without_statistics_are_not_shown(digits):
+    net = us3l.create("resnet18", stem="cifar", base=8)
+    us3l.calibrate(net, torch.randn(16, 3, 16, 16), [1.0, 0.5])
+    counts = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert gallery(net, digits, 16, counts.append)["widths"] == [1.0, 0.5]
+    assert sum(counts) == work(net, digits)
 
 
 def test_labelled(net, digits):

@@ -76,8 +76,9 @@ def files_of(images: ImageSet) -> list[str] | None:
 
 
 def ends(net: Slimmable) -> list[float]:
-    """The widest and the narrowest width, or the only one."""
-    return list(dict.fromkeys((net.widths[-1], net.widths[0])))
+    """The widest and the narrowest width that can be used as they are, or the only one."""
+    ready = [width for width in net.widths if net.calibrated(width)] or net.widths
+    return list(dict.fromkeys((ready[-1], ready[0])))
 
 
 def work(net: Slimmable, images: ImageSet) -> int:
