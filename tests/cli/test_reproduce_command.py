@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.shapes import write_coco
 from us3l.cli import pretrain, reproduce
@@ -40,7 +41,11 @@ def call(out, *arguments, rows=("5",)):
 
 def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_path, trained, monkeypatch, capsys):
     data = ["--data", "cifar100=digits"]
-    assert call(tmp_path / "whole", *data) == 0
+    asked = []
+    with monkeypatch.context() as during:
+        during.setattr("us3l.evaluation.jobs.choose_device", lambda kind: asked.append(kind) or torch.device("cpu"))
+        assert call(tmp_path / "whole", *data) == 0
+    assert asked == ["auto"] * 2  # a GPU, where there is one
     whole = (tmp_path / "whole/mini/tables/main-cifar100.csv").read_bytes()
     assert len(trained) == len(set(trained)) == 3  # BYOL, which teaches SEED-MSE at two widths
     assert whole.count(b"\n") == 1 + 2
