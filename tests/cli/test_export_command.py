@@ -1,20 +1,26 @@
 """`us3l export` as a user calls it."""
 
+import io
+from pathlib import Path
+
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 import us3l
+from us3l.cli.export import table
 from us3l.cli.main import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.evaluated import find_accuracy
-from us3l.deploy.proof import Evidence
+from us3l.deploy.exporting import Exported
+from us3l.deploy.proof import Evidence, Proof
 from us3l.evaluation.linear import linear_probe
 from us3l.evaluation.tasks import calibrate_missing
 from us3l.files import checksum
 from us3l.run import Run
-from us3l.run.bundles import read_bundle
+from us3l.run.bundles import Entry, read_bundle
 from us3l.run.evaluations import EvaluationRecord, WidthResult, settle, write_evaluation
 from us3l.run.finetuned import write_finetuned
 from us3l.run.probes import Probes, write_probes
@@ -119,6 +125,26 @@ def test_a_width_that_the_run_left_out_is_calibrated_when_asked_for(run, capsys)
     assert (run / "model" / "statistics.safetensors").read_bytes() == before
     (run / "config.yaml").write_text("data: gone/away\n")
     assert "0.6 is not calibrated, for want of images: gone/away" in failing(capsys, "export", run, "--widths", 0.6)
+
+
+@pytest.mark.parametrize(
+    ("proof", "words"),
+    [
+        (Proof("7 images", difference=2e-6), "differs by 2e-06"),
+        (Proof("7 images", cosine=0.9994, judge="head", float_accuracy=40.0, int8_accuracy=39.8), "40.0 -> 39.8 %"),
+    ],
+)
+def test_no_number_is_cut_at_80_columns(proof, words):
+    files = {"resnet18-0.25x-finetuned-cifar100-finetune-int8.safetensors": ""}
+    entry = Entry(0.25, "safetensors", False, files, 46_500, 4_240_000, 189_000, 64)
+    console = Console(width=80, file=io.StringIO())
+    console.print(table(Exported(Path(), [(entry, proof)])))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = " ".join(" ".join(lines).split())
+    for text in ("0.19 MB", "46.5 k", "4.24 M", *words.split()):
+        assert text in shown
+    assert "…" not in shown
 
 
 def test_bad_input_is_one_line(run, tmp_path, capsys):

@@ -77,8 +77,10 @@ def table(exported: Exported) -> Table:
     from us3l.reporting.tables import human
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("file", "size", "params", "MACs", "proof"):
-        shown.add_column(header, no_wrap=header != "proof")
+    shown.add_column("file", overflow="fold")  # names may be long, but numbers must not be cut
+    for header in ("size", "params", "MACs"):
+        shown.add_column(header, no_wrap=True)
+    shown.add_column("proof", min_width=len("differs by 0e-00"))
     for entry, proof in exported.networks:
         costs = (f"{entry.bytes / 1e6:.2f} MB", human(entry.params), human(entry.macs))
         shown.add_row(next(iter(entry.files)), *costs, describe(proof))
