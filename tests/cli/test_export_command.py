@@ -137,9 +137,9 @@ def test_a_width_that_the_run_left_out_is_calibrated_when_asked_for(run, capsys)
 def test_no_number_is_cut_at_80_columns(proof, words):
     files = {"resnet18-0.25x-finetuned-cifar100-finetune-int8.safetensors": ""}
     entry = Entry(0.25, "safetensors", False, files, 46_500, 4_240_000, 189_000, 64)
-    console = Console(width=80, file=io.StringIO())
-    console.print(table(Exported(Path(), [(entry, proof)])))
-    lines = console.file.getvalue().splitlines()
+    written = io.StringIO()
+    Console(width=80, file=written).print(table(Exported(Path(), [(entry, proof)])))
+    lines = written.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     shown = " ".join(" ".join(lines).split())
     for text in ("0.19 MB", "46.5 k", "4.24 M", *words.split()):

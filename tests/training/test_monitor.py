@@ -17,6 +17,9 @@ def test_spread_is_one_for_even_directions_and_zero_for_collapse():
     assert spread(torch.randn(100, 1) * torch.ones(100, 64)) > 0.9  # two opposite directions are no collapse
     nearly = torch.ones(100, 64) + 1e-3 * torch.randn(100, 64)
     assert spread(nearly) < 0.01
+    for value in (float("nan"), float("inf")):
+        even[7, 3] = value
+        assert spread(even) == 0  # what is not finite is collapsed
 
 
 RECIPE = replace(
