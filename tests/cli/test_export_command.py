@@ -152,7 +152,7 @@ def test_bad_input_is_one_line(run, tmp_path, capsys):
     assert "no such" in failing(capsys, "export", run, "--width", 0.5, "--data", tmp_path / "none")
     assert "not calibrated" in failing(capsys, "export", run, "--width", 0.75)
     assert "evaluate that width on digits" in failing(capsys, "export", run, "--width", 1, "--head", "probe")
-    assert "only for digits" in failing(capsys, "export", run, "--width", 0.5, "--head", "cifar10")
+    assert "only digits" in failing(capsys, "export", run, "--width", 0.5, "--head", "cifar10")
     probes = run / "eval" / "digits.probes.safetensors"
     (run / "eval" / "other.probes.safetensors").write_bytes(probes.read_bytes())
     assert "--head digits" in failing(capsys, "export", run, "--width", 0.5, "--head", "probe")
