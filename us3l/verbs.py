@@ -7,7 +7,7 @@ with the first call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from us3l.deploy.picking import Picked
     from us3l.deploy.profiling import Profiled
     from us3l.evaluation.comparing import Comparison
+    from us3l.reporting.reproduction import Reproduction
     from us3l.run.bundles import Format
     from us3l.run.detections import DetectionRecord
     from us3l.run.evaluations import EvaluationRecord
@@ -398,6 +399,40 @@ def compare(*runs: AnyRun, data: str | None = None, metric: str | None = None) -
     from us3l.evaluation.comparing import compare_runs
 
     return compare_runs(runs, data, metric)
+
+
+def reproduce(
+    table: str,
+    *,
+    scale: Literal["mini", "paper"] = "mini",
+    rows: Sequence[int] | int = (),
+    seeds: int = 1,
+    out: str | Path = "runs/reproduce",
+    data: Mapping[str, str] | None = None,
+    table_only: bool = False,
+    progress: Progress | Told | None = None,
+) -> Reproduction:
+    """Fill a table of the paper: train and evaluate the runs that it lacks, and write it beside theirs.
+
+    Args:
+        table: its name, see `us3l reproduce --help`.
+        scale: small runs for CPUs ("mini"), or all as the paper has it ("paper").
+        rows: those to train, by their numbers from 1 (default: all).
+        seeds: train each row with so many seeds.
+        out: folder of all runs and tables.
+        data: where data sets lie, by their names (default: where `us3l download` puts them).
+        table_only: train nothing; write the table from what is there.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+
+    Returns:
+        The table; `rows` has a dictionary per figure, `failures` the runs that failed.
+    """
+    from us3l.paper.plans import Worker, plan_table
+    from us3l.reporting.reproduction import write_reproduction
+
+    plan = plan_table(table, scale, several(rows), seeds, out, data)
+    worker = Worker(plan, train, evaluate, detect, progress_of(progress))
+    return write_reproduction(plan, {} if table_only else worker.work())
 
 
 # Helpers

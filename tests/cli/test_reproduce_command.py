@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from tests.shapes import write_coco
-from us3l.cli import pretrain, reproduce
+from us3l import verbs
 from us3l.cli.main import main
+from us3l.errors import UserError
 from us3l.files import locked
+from us3l.paper import plans
 from us3l.paper.reproduce import SCALES, chosen_rows, entries, jobs_of
+from us3l.stopping import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +28,13 @@ def tiny(monkeypatch):
 def trained(monkeypatch):
     """The names of the runs that were trained or gone on with."""
     names = []
-    execute = pretrain.execute
+    train = verbs.train
 
-    def counted(config, run, resume=False):
+    def counted(config, run, **how):
         names.append(run.folder.name)
-        return execute(config, run, resume)
+        train(config, run, **how)
 
-    monkeypatch.setattr(pretrain, "execute", counted)
+    monkeypatch.setattr(verbs, "train", counted)
     return names
 
 
@@ -51,11 +54,17 @@ def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_pat
     assert whole.count(b"\n") == 1 + 2
 
     trained.clear()
-    execute = pretrain.execute
-    monkeypatch.setattr(pretrain, "execute", lambda *a, **k: 130 if len(trained) == 1 else execute(*a, **k))
+    train = verbs.train
+
+    def stopped(config, run, **how):
+        if len(trained) == 1:
+            raise Interrupted("stopped after step 1 of 2")
+        train(config, run, **how)
+
+    monkeypatch.setattr(verbs, "train", stopped)
     assert call(tmp_path / "parts", *data) == 130
     assert "the same command goes on from here" in capsys.readouterr().out
-    monkeypatch.setattr(pretrain, "execute", execute)
+    monkeypatch.setattr(verbs, "train", train)
     assert call(tmp_path / "parts", *data) == 0
     assert len(trained) == len(set(trained)) == 3
     assert (tmp_path / "parts/mini/tables/main-cifar100.csv").read_bytes() == whole
@@ -69,24 +78,22 @@ def test_work_that_another_process_is_at_is_left_to_it(tmp_path, tiny, trained, 
     first, second = jobs_of(chosen_rows(entries("main-cifar100", tiny), [3]), tiny, 1)
     with ExitStack() as other:
         other.enter_context(locked(tmp_path / "mini" / "claims" / first.name))
-        monkeypatch.setattr(reproduce, "wait", other.close)  # it lets go while we wait
+        monkeypatch.setattr(plans, "wait", other.close)  # it lets go while we wait
         assert call(tmp_path, "--data", "cifar100=digits", rows=("3",)) == 0
     assert "waiting for 1 runs that other processes are at" in capsys.readouterr().out
     assert trained == [second.name, first.name]
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, tiny, monkeypatch, capsys):
-    from us3l.errors import UserError
-
-    execute = pretrain.execute
+    train = verbs.train
     teacher = jobs_of(chosen_rows(entries("main-cifar100", tiny), [5]), tiny, 1)[0]  # BYOL at 1x
 
-    def failing(config, run, resume=False):
+    def failing(config, run, **how):
         if run.folder.name == teacher.name:
             raise UserError("the loss is not finite")
-        return execute(config, run, resume)
+        train(config, run, **how)
 
-    monkeypatch.setattr(pretrain, "execute", failing)
+    monkeypatch.setattr(verbs, "train", failing)
     assert call(tmp_path, "--data", "cifar100=digits", rows=("3", "5")) == 1
     out = capsys.readouterr().out
     assert f"failed: {teacher.name}: the loss is not finite" in out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,74 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from us3l.paper.workspace import Found
+from us3l.errors import UserError
+from us3l.files import write_text
+from us3l.paper.plans import Plan
+from us3l.paper.workspace import Found, Workspace, disagreements
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WHO = ("ours", "paper", "difference")
 FIELDS = "row label column width ours deviation seeds collapses paper paper_collapsed difference trained_on tested_on"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table, ours beside the paper's."""
+
+    table: str
+    found: list[Found]
+    """All figures of the table, also those that are not there yet."""
+    notes: list[str]
+    """How large everything was, and where the order of rows is not the paper's."""
+    files: list[Path]
+    failures: dict[str, str] = field(default_factory=dict)
+    """The runs that failed, by name, and why."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.table}: ours beside the paper's"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary per figure, for pandas."""
+        return [dict(line) for line in csv.DictReader(io.StringIO(as_csv(self.found)))]
+
+
+def write_reproduction(plan: Plan, failures: dict[str, str]) -> Reproduction:
+    """Write what is there of a table, whoever made it: as CSV, Markdown and a picture."""
+    found = plan.place.collect(plan.figures)
+    if not any(one.values for one in found):
+        why = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
+        raise UserError(f"nothing of {plan.table} is there yet: {why or 'leave out `table_only`'}")
+    notes = [plan.place.scale.about]
+    for above, below, ours, paper in disagreements(found):
+        notes.append(f"Order: {above} is {ours:.1f} above {below}; in the paper it is {-paper:.1f} below.")
+    base = plan.place.folder / "tables" / plan.table
+    files = [base.with_suffix(suffix) for suffix in (".csv", ".md", ".png")]
+    made = Reproduction(plan.table, found, notes, files, failures)
+    write_text(files[0], as_csv(found))
+    write_text(files[1], markdown(found, made.title, notes))
+    if plan.table == "guidelines":
+        draw_guidelines(plan.place, found)
+    else:
+        reproduction_figure(found, files[2], made.title)
+    return made
+
+
+def draw_guidelines(place: Workspace, found: Sequence[Found]) -> None:
+    from us3l.reporting.guidelines import guidelines_figure, rotation_figure
+
+    runs, kept = {}, {}
+    for one in found:
+        if one.values and one.entry.label not in runs:
+            job = place.seeds(one.entry)[0]
+            runs[one.entry.label] = place.gauges(job)
+            kept[one.entry.label] = sum(job.recipe.objective.guidelines.values())
+    tables = place.folder / "tables"
+    guidelines_figure(runs, kept, found, tables / "guidelines.png", "Consistent guidance: the paper's three guidelines")
+    rotation_figure(tables / "rotation.png")
 
 
 def rows(found: Sequence[Found]) -> Iterator[tuple[int, str, list[Found]]]:

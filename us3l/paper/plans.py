@@ -1,0 +1,197 @@
+"""A table of the paper as work: the runs that it needs, and making those that are missing.
+
+Any number of processes and machines that see the folder share the work: a run that another has claimed is left to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from us3l.data.named import is_there
+from us3l.errors import UserError
+from us3l.files import Taken, locked, read_json, write_json
+from us3l.paper.reproduce import SCALES, Entry, Job, ScaleName, chosen_rows, entries, jobs_of
+from us3l.paper.workspace import Workspace
+from us3l.progress import Progress
+from us3l.run.detections import DETECTOR, detection_stem, ended
+from us3l.training.run import config_of
+
+WAIT = 15.0  # seconds between looks at what other processes are doing
+TIMES = "reproduce.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done for a table."""
+
+    table: str
+    place: Workspace
+    figures: list[Entry]
+    """All of the table."""
+    wanted: list[Entry]
+    """Those to make."""
+    jobs: list[Job]
+    """The runs that they need, teachers first."""
+    absent: list[str]
+    """Data sets that are not here; their figures stay empty."""
+
+    def done(self, job: Job) -> bool:
+        return self.place.done(job, self.wanted)
+
+    def state(self, job: Job) -> str:
+        """How far a run is, in a word or two."""
+        run = self.place.run(job)
+        if run.finished:
+            return "done" if self.done(job) else "to evaluate"
+        return "begun" if run.config_file.exists() else "to train"
+
+    @property
+    def effort(self) -> float:
+        """What is left to train, as epochs of the full network alone."""
+        return sum(job.effort for job in self.jobs if not self.place.run(job).finished)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long that takes, at the pace of the runs that were trained in one go; None if there are none."""
+        paces = []
+        for job in self.jobs:
+            times = self.place.run(job).folder / TIMES
+            if times.exists():
+                paces.append(read_json(times)["seconds"] / job.effort)
+        return self.effort * sum(paces) / len(paces) if paces else None
+
+
+def plan_table(
+    table: str,
+    scale: ScaleName = "mini",
+    rows: Sequence[int] = (),
+    seeds: int = 1,
+    out: str | Path = "runs/reproduce",
+    data: Mapping[str, str] | None = None,
+    absent_too: bool = False,
+) -> Plan:
+    """What is to be done for a table.
+
+    Args:
+        table: Its name.
+        scale: Small runs for CPUs, or all as the paper has it.
+        rows: Those to make, by their numbers from 1 (default: all).
+        seeds: How many runs each row gets.
+        out: Folder of all runs and tables.
+        data: Where data sets lie, if not where their names lead.
+        absent_too: Also plan runs whose data are not here.
+    """
+    if seeds < 1:
+        raise UserError(f"`seeds` must be at least 1, not {seeds}")
+    size = SCALES[scale]
+    figures = entries(table, size)
+    wanted = chosen_rows(figures, rows)
+    place = Workspace(Path(out) / scale, size, data or {})
+    absent = [name for name in dict.fromkeys(entry.tested_on for entry in wanted) if not is_here(place, name)]
+    if not absent_too:
+        wanted = [entry for entry in wanted if entry.tested_on not in absent]
+    return Plan(table, place, figures, wanted, jobs_of(wanted, size, seeds), absent)
+
+
+def is_here(place: Workspace, data: str) -> bool:
+    """Whether a data set can be found. One that was named by a path must be."""
+    source = place.source(data)
+    if not is_there(source) and source != data:
+        raise UserError(f"`data` {data}={source}: there is no such file or folder")
+    return is_there(source)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Makes the runs of a plan."""
+
+    plan: Plan
+    train: Callable[..., Any]
+    """Like `us3l.verbs.train`."""
+    evaluate: Callable[..., Any]
+    """Like `us3l.evaluate`."""
+    detect: Callable[..., Any]
+    """Like `us3l.detect`."""
+    progress: Progress
+
+    def work(self) -> dict[str, str]:
+        """Do what no other process is doing, until all is done.
+
+        Returns:
+            The runs that failed, by name, and why.
+
+        Raises:
+            Interrupted: It was asked to stop; the same call goes on.
+        """
+        failures: dict[str, str] = {}
+        jobs, place = self.plan.jobs, self.plan.place
+        left = [job for job in jobs if not self.plan.done(job)]
+        while left:
+            before = len(left)
+            for job in list(left):
+                if job.teacher and job.teacher.name in failures:
+                    failures[job.name] = "its teacher failed"
+                elif job.teacher and not place.run(job.teacher).finished:
+                    continue
+                else:
+                    try:
+                        with locked(place.folder / "claims" / job.name):
+                            self.finish(job)
+                    except Taken:
+                        continue
+                    except UserError as error:
+                        failures[job.name] = str(error)
+                left.remove(job)
+                self.progress.say(f"{len(jobs) - len(left)} of {len(jobs)} runs are done", style="bold")
+            if len(left) == before:
+                self.progress.say(f"waiting for {len(left)} runs that other processes are at")
+                wait()
+                left = [job for job in left if not self.plan.done(job)]
+        return failures
+
+    def finish(self, job: Job) -> None:
+        """Train and evaluate what is missing of one run."""
+        place = self.plan.place
+        run = place.run(job)
+        place.check(job)
+        if not run.finished:
+            begun, started = run.config_file.exists(), time.monotonic()
+            self.progress.say(f"\n{job.name}", style="bold")
+            self.train(config_of(run) if begun else place.config(job), run, resume=begun, progress=self.progress)
+            if not begun:
+                write_json(run.folder / TIMES, {"seconds": time.monotonic() - started})
+        for (data, detection), widths in place.missing(job, self.plan.wanted).items():
+            (self.detect_objects if detection else self.probe)(job, data, sorted(widths, reverse=True))
+
+    def probe(self, job: Job, data: str, widths: Sequence[float]) -> None:
+        """Linear probes on a data set."""
+        place, scale = self.plan.place, self.plan.place.scale
+        record = self.evaluate(
+            place.run(job),
+            place.source(data),
+            train_images=scale.labelled,
+            widths=tuple(widths),
+            protocol=scale.protocol,
+            probe="imagenet" if data == "imagenet" and scale.protocol == "paper" else "auto",
+            floor=False,
+            progress=self.progress,
+        )
+        percent = record.percent("linear")
+        accuracies = ", ".join(f"{percent[width]:.1f} at {width:g}x" for width in widths if width in percent)
+        self.progress.say(f"{data}, linear probe, %: {accuracies}")
+
+    def detect_objects(self, job: Job, data: str, widths: Sequence[float]) -> None:
+        """A detector on each width."""
+        run, source = self.plan.place.run(job), self.plan.place.source(data)
+        for width in widths:
+            stem = detection_stem(run.detection_folder, Path(source).resolve().name, source, width)
+            settings = {"resume": ended(stem, DETECTOR).exists(), **self.plan.place.scale.detector}
+            self.detect(run, source, width, **settings, progress=self.progress)
+
+
+def wait() -> None:
+    time.sleep(WAIT)
