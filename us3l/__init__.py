@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from us3l.verbs import pretrain as pretrain
     from us3l.verbs import profile as profile
     from us3l.verbs import report as report
+    from us3l.verbs import reproduce as reproduce
 
 __version__ = "0.1.0"
 
@@ -39,7 +40,9 @@ _HOMES = {
     "cost": "us3l.costs",
     "create": "us3l.families",
     "load": "us3l.storage",
-} | dict.fromkeys(("compare", "detect", "evaluate", "export", "pick", "pretrain", "profile", "report"), "us3l.verbs")
+} | dict.fromkeys(
+    ("compare", "detect", "evaluate", "export", "pick", "pretrain", "profile", "report", "reproduce"), "us3l.verbs"
+)
 __all__ = list(_HOMES)
 
 
