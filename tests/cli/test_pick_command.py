@@ -40,7 +40,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def evaluated(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluated")
-    (folder / "model").symlink_to(run / "model")
+    shutil.copytree(run / "model", folder / "model")
     rows = [{"width": w, "params": 1, "macs": 1, "linear": 60 + 10 * w} for w in (1.0, 0.5, 0.25)]
     (folder / "eval").mkdir()
     (folder / "eval" / "pets.json").write_text(json.dumps({"data": "pets", "widths": rows}))
@@ -168,9 +168,9 @@ def test_without_evaluation_the_widest_wins(run, capsys):
 )
 def test_bad_input(profiled, capsys, arguments, message):
     assert main(["pick", str(profiled), *arguments.split()]) == 2
-    error = capsys.readouterr().err
+    *cautions, error = capsys.readouterr().err.splitlines()
     assert message in error
-    assert error.count("\n") == 1
+    assert all("does not say which weights it belongs to" in caution for caution in cautions)
 
 
 def test_latencies_must_have_been_measured(evaluated, capsys):

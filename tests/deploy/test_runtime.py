@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -205,7 +206,7 @@ def test_a_bundle(small, bundle, backend):
 
 def test_the_bundle_of_a_run_is_found(small, bundle, tmp_path):
     small.save(tmp_path / "model")
-    (tmp_path / "export").symlink_to(bundle)
+    shutil.copytree(bundle, tmp_path / "export")
     assert Runtime(tmp_path).widths == small.widths
     assert Runtime(tmp_path, "onnx").widths == [0.5, 1.0]
 

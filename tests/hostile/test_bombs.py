@@ -224,9 +224,9 @@ def test_a_link_out_of_a_bundle(tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     folder.mkdir()
     make_bundle(folder)
-    read_bundle(folder)
-    (folder / "net.onnx").rename(tmp_path / "net.onnx")
-    (folder / "net.onnx").symlink_to(tmp_path / "net.onnx")
+    file = read_bundle(folder).path(read_bundle(folder).entries[0])
+    file.rename(tmp_path / "elsewhere.onnx")
+    file.symlink_to(tmp_path / "elsewhere.onnx")
     with pytest.raises(UserError, match="leads out of the bundle"):
         read_bundle(folder)
 
