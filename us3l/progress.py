@@ -1,6 +1,6 @@
-"""How long jobs tell how far they are: one small protocol, and those who follow it.
+"""Progress of long jobs: one small protocol, and its implementations.
 
-`SILENT` tells nothing. A `Screen` prints lines, and in a terminal draws bars. Anything else with the two methods of
+`SILENT` shows nothing. A `Screen` prints lines, and in a terminal draws bars. Anything else with the two methods of
 `Progress` will do as well, such as a window of your own program.
 """
 
@@ -31,7 +31,7 @@ class Count(Protocol):
 
 
 class Progress(Protocol):
-    """What a long job tells while it works."""
+    """Where a long job reports to while it works."""
 
     def say(self, text: str, style: str | None = None) -> None:
         """A message that stays; `style` is one of rich's, such as "yellow" for a warning."""
@@ -41,7 +41,7 @@ class Progress(Protocol):
 
 
 class _Silent:
-    """Tells nothing."""
+    """Shows nothing."""
 
     def say(self, text: str, style: str | None = None) -> None:
         pass

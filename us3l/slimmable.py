@@ -161,7 +161,7 @@ class Slimmable(nn.Module):
 
     @staticmethod
     def _patiently(signature: Callable[[Width], Hashable]) -> Callable[[Width], Hashable]:
-        """The same function, which tells what is going on if it is called for long."""
+        """The same function, which warns when it has been called for a long time."""
         start = time.monotonic()
 
         def patient(width: Width) -> Hashable:

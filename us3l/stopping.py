@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """A long job was asked to stop, and what it has done is saved: the same call with `resume=True` goes on."""
+    """A long job was asked to stop, and its state is saved: the same call with `resume=True` continues it."""
 
 
 @contextmanager

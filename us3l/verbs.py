@@ -69,7 +69,7 @@ def pretrain(
         scale: train a `case` with its recipe for CPUs ("mini") or as the paper did ("paper").
         config: settings of another run, as kept in its config.yaml.
         network: a function from a width to a network of your own, instead of a backbone by name.
-        resume: go on with the run in `out` from its last checkpoint; start it if there is none.
+        resume: continue the run in `out` from its last checkpoint; start it if there is none.
         progress: "silent" (the default), "lines", "live", or an object of your own.
         settings: any setting of `us3l pretrain` by its name, such as `epochs=50` or `min_width=0.5`.
 
@@ -159,7 +159,7 @@ def configuration(
 
 
 def resumed(run: Run, **settings: Any) -> RunConfig:
-    """The settings of a run that goes on: its own; only how it is computed may change."""
+    """The settings of a resumed run: its own; only how it is computed may change."""
     config = changed(config_of(run), **settings)
     check_settled(run, config)
     return config
@@ -192,7 +192,7 @@ def evaluate(
     progress: Progress | Told | None = None,
     **settings: Any,
 ) -> EvaluationRecord:
-    """What a network is worth at every width asked for, by labelled images.
+    """Accuracy at each width, measured on labelled images.
 
     Args:
         run: a run, the path of its folder, or a network; of a network nothing is written.
@@ -340,7 +340,7 @@ def export(
     progress: Progress | Told | None = None,
     **settings: Any,
 ) -> Exported:
-    """Plain networks of the widths asked for, as files, each proved to be the network it came from.
+    """Write plain networks of some widths as files, each checked against the network it came from.
 
     Args:
         run: a run, the path of its folder, or a network, for which `out` is needed.
@@ -368,7 +368,7 @@ def export(
 def report(
     *runs: AnyRun, out: str | Path | None = None, progress: Progress | Told | None = None, **settings: Any
 ) -> Path:
-    """One page about a run, or about several beside each other: an HTML file that opens anywhere.
+    """Write one page about a run, or several runs side by side: an HTML file that opens anywhere.
 
     Args:
         runs: finished or not.
@@ -386,10 +386,10 @@ def report(
 
 
 def compare(*runs: AnyRun, data: str | None = None, metric: str | None = None) -> Comparison:
-    """Accuracy of several evaluated runs at each width; runs that differ in their seed alone are one column.
+    """Accuracy of several evaluated runs at each width; runs that differ only in their seed are one column.
 
     Args:
-        runs: those to compare, the one that the others are compared with first.
+        runs: those to compare; the others are compared with the first.
         data: the evaluation, by its name (default: the one that all runs have).
         metric: "linear", "finetuned" or "knn" (default: the first of these that all runs have).
 

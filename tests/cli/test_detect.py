@@ -89,11 +89,11 @@ def test_results_are_written_before_they_are_shown(call, tmp_path, monkeypatch):
 def test_results_are_not_overwritten_and_can_be_resumed(call, tmp_path):
     data = write_voc(tmp_path / "shapes", trainval=2, test=1)
     arguments = ("--data", data, "--width", 0.5)
-    with pytest.raises(UserError, match=r"there is no .* to go on from"):
+    with pytest.raises(UserError, match=r"there is no .* to continue from"):
         call(*arguments, "--resume")
     assert call(*arguments) == 0
     before = json.loads((tmp_path / "out" / "shapes-0.5x.json").read_text())
-    with pytest.raises(UserError, match=r"already exists: go on with it by `resume`, or replace it by `overwrite`"):
+    with pytest.raises(UserError, match=r"already exists: continue it with `resume`, or replace it with `overwrite`"):
         call(*arguments)
     assert call(*arguments, "--resume") == 0
     after = json.loads((tmp_path / "out" / "shapes-0.5x.json").read_text())
@@ -109,7 +109,7 @@ def test_a_request_to_stop_saves(model, tmp_path, number):
     arguments = [str(model), "--data", str(data), "--width", "0.5", "--out", str(tmp_path / "out"), *TINY]
     arguments[arguments.index("--steps") + 1] = "4000"
     arguments[arguments.index("--workers") + 1] = "1"
-    code = "import sys; from us3l.cli.detect import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from us3l.cli.main import main; sys.exit(main(['detect', *sys.argv[1:]]))"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments, "--save-every", "1"],
         stdout=subprocess.DEVNULL,

@@ -124,7 +124,9 @@ def test_a_width_that_the_run_left_out_is_calibrated_when_asked_for(run, capsys)
     assert all(torch.equal(tensor, state[name]) for name, tensor in net.carve(0.75).state_dict().items())
     assert (run / "model" / "statistics.safetensors").read_bytes() == before
     (run / "config.yaml").write_text("data: gone/away\n")
-    assert "0.6 is not calibrated, for want of images: gone/away" in failing(capsys, "export", run, "--widths", 0.6)
+    assert "0.6 is not calibrated, and there are no images to do it: gone/away" in failing(
+        capsys, "export", run, "--widths", 0.6
+    )
 
 
 @pytest.mark.parametrize(

@@ -52,4 +52,4 @@ def test_errors_of_the_library_name_flags_on_the_screen(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("of the user")
     assert main(["pretrain", "digits", "--out", str(tmp_path / "run")]) == 2
-    assert "choose another --out, or go on with that run by --resume" in capsys.readouterr().err
+    assert "choose another --out, or continue that run with --resume" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_many_classes():
 
 
 def test_too_few_images(net, digits):
-    with pytest.raises(UserError, match="digits has only 19 images to look at; a gallery needs 20"):
+    with pytest.raises(UserError, match="digits has only 19 images; a gallery needs 20"):
         gallery(net, digits.subset(torch.arange(19)), 16)
 
 

@@ -73,4 +73,4 @@ def test_a_reading_process_that_is_killed_is_one_line(photos, tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2, output
     assert "Traceback" not in output
-    assert "processes that read images was ended from outside" in output
+    assert "processes that read images was killed" in output

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """What a network is worth at every width asked for, by labelled images.
+    """Accuracy at each width, measured on labelled images.
 
     Protocol "fast" is weighted kNN and an exact linear probe on frozen features, beside the untrained network's;
     "paper" is the paper's linear probe, trained on random crops; "finetune" trains each width's network and keeps it.
@@ -47,7 +47,7 @@ class Evaluate:
     test_images: int | None = None
     """Test on only this many images, the same number of each class (default: all)."""
     stream: bool = False
-    """Decode images anew whenever they are needed, also if they would fit into memory."""
+    """Decode images whenever they are needed, even if they would fit into memory."""
     memory_gib: float = 4.0
     """Memory for decoded images; larger sets are read as with --stream."""
     name: str | None = None

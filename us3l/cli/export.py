@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Export:
-    """Plain networks of the widths asked for, as files, each proved to be the network it came from.
+    """Write plain networks of some widths as files, each checked against the network it came from.
 
     "torch" is a program of torch.export; "onnx", "openvino" and "executorch" (for phones) run without PyTorch;
     "safetensors" is the plain network's state dict. A manifest and an example of how to run the files lie beside them.

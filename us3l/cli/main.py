@@ -20,7 +20,7 @@ COMMANDS = {
     "pretrain": "train one network once, without labels, for every width",
     "recipes": "the names of recipes, methods and cases that pretrain knows",
     "evaluate": "kNN, linear probe, few labels, fine-tuning at every width asked for",
-    "compare": "several runs beside each other",
+    "compare": "several runs side by side",
     "report": "one page about a run or several, to look at in a browser",
     "reproduce": "a table of the paper: train its rows, ours beside theirs",
     "detect": "detection and instance segmentation on a sub-network",

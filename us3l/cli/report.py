@@ -16,7 +16,7 @@ from us3l.streams import one_line
 
 @dataclass(frozen=True)
 class Report:
-    """One page about a run, or about several beside each other: an HTML file that opens anywhere, without a network.
+    """One page about a run, or several runs side by side: an HTML file that opens anywhere, even offline.
 
     It shows what is there: accuracies after `us3l evaluate`, latencies after `us3l profile`, curves at any time.
     `us3l pretrain` and `us3l demo` make it by themselves.

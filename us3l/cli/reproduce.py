@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Fill a table of the paper: list the runs it needs, train what is missing, evaluate, and write it beside theirs.
+    """Fill a table of the paper: list the runs it needs, train what is missing, evaluate, and write both results.
 
     TABLE is main-cifar100, main-vit-cifar10, main-imagenet, motivation, ablation, ablation1, app-ablation,
     app-ablation-sample, app-ablation-reg, app-ablation-reg-for-byol, intersect, app-arbitrary-width, classification,

@@ -108,7 +108,7 @@ def _check_memory(needed: int, name: str) -> None:
 
 
 def available_memory() -> int | None:
-    """Bytes of physical memory to be had, if the system tells."""
+    """Bytes of free physical memory, if the system says."""
     try:
         meminfo = Path("/proc/meminfo").read_text()
         return 1024 * int(meminfo.split("MemAvailable:")[1].split()[0])

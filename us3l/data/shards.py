@@ -96,7 +96,7 @@ class _Shards:
         try:
             with open(path, "rb", buffering=0) as file:
                 if status(os.fstat(file.fileno())) != tuple(self.statuses[shard]):
-                    raise UserError(f"{path} has changed since its images were looked up: start again")
+                    raise UserError(f"{path} has changed since it was indexed: start again")
                 for index in indices:
                     size = int(self.sizes[index])
                     yield os.pread(file.fileno(), size, int(self.offsets[index])) if size <= LARGEST_FILE else None

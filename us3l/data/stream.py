@@ -302,7 +302,7 @@ def _read(dataset: _Decoded, items: Sequence[tuple[int, list[int]]], workers: in
     except RuntimeError as error:
         if "DataLoader worker" in str(error) and "exited unexpectedly" in str(error):
             raise UserError(
-                f"one of {workers} processes that read images was ended from outside, most likely for want of memory; "
+                f"one of {workers} processes that read images was killed, most likely because memory ran out; "
                 f"fewer of them need less: set the environment variable {WORKERS_VARIABLE} to {max(1, workers // 2)}"
             ) from None
         raise

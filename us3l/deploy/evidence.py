@@ -17,7 +17,7 @@ MEMORY = 2**32  # bytes of decoded images; more are read as they are needed
 
 
 def find_evidence(run: Run, preprocessing: Preprocessing, int8: bool, data: str | None, progress: Progress) -> Evidence:
-    """The images named, else those of the training, else noise, which is said; INT8 needs real ones."""
+    """The images named, else those of the training, else noise, with a message; INT8 needs real ones."""
     name = data or run.data
     if name is not None:
         try:
@@ -55,7 +55,7 @@ def calibrate_rest(run: Run, net: Slimmable, widths: Iterable[float], data: str 
     try:
         images = open_images(name, "train", preprocessing.resize, memory=MEMORY, progress=progress)
     except UserError as error:
-        raise UserError(f"width {missing[0]:g} is not calibrated, for want of images: {error}") from None
+        raise UserError(f"width {missing[0]:g} is not calibrated, and there are no images to do it: {error}") from None
     named = ", ".join(f"{width:g}x" for width in missing)
     progress.say(f"collecting batch-norm statistics of widths that the run left out, on {images.name}: {named}")
     calibrate_missing(net, images, missing, preprocessing)

@@ -60,7 +60,7 @@ OPENERS = {".onnx": open_onnx, ".xml": open_openvino, ".pt2": open_torch, ".pte"
 
 
 def preprocess(photo: Path, about: About) -> np.ndarray:
-    """The centre of a photo as the network wants it: 1 x 3 x size x size."""
+    """The centre of a photo, as the network's input: 1 x 3 x size x size."""
     wanted = about["preprocessing"]
     size, resize = wanted["size"], wanted["resize"]
     square = read(photo, resize).astype(np.float32) / 255

@@ -206,7 +206,7 @@ def check(
     names: list[str],
     overwrite: bool,
 ) -> None:
-    """All that can be said against an export before any work is done."""
+    """Refuse an export that cannot succeed, before any work is done."""
     if not source.net.calibrated(width):
         raise UserError(f"width {width:g} is not calibrated: call us3l.calibrate(net, images) and save the model again")
     if int8 and KINDS[kind].write_int8 is None:

@@ -1,4 +1,4 @@
-"""From anything that people call images to what a network wants, a batch at a time."""
+"""From images in any form to the input of a network, a batch at a time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def listed(images: Images) -> np.ndarray | Tensor | list[Image]:
         return images
     found = list(images)
     if not found:
-        raise UserError("there are no images to look at")
+        raise UserError("there are no images")
     return found
 
 
@@ -119,7 +119,7 @@ def pixels_of(values: np.ndarray | Tensor, place: str) -> Tensor:
 
 
 def together(pixels: list[Tensor], preprocessing: Preprocessing) -> np.ndarray:
-    """Images of any sizes as a network wants them."""
+    """Images of any size, as the input of a network."""
     if not pixels:
         return np.zeros((0, 3, preprocessing.size, preprocessing.size), np.float32)
     alike = len({tensor.shape for tensor in pixels}) == 1

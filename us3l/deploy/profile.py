@@ -107,7 +107,7 @@ def candidates(
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which (cost, worth) points no other beats: cheaper at no less worth, or worth more at no more cost.
+    """Which (cost, value) points no other point beats: cheaper at the same value, or better at the same cost.
 
     >>> pareto([(1, 10), (2, 9), (3, 12)])
     [0, 2]

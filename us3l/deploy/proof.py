@@ -29,7 +29,7 @@ MIN_COSINE = 0.98
 MAX_DROP = 3.0
 """Of INT8's accuracy, in points."""
 CALIBRATION, TEST = 300, 500
-"""Images that INT8 is calibrated on, and judged by."""
+"""Images that INT8 is calibrated on, and tested on."""
 ENOUGH = 500
 """Labelled images from which on a drop of the accuracy means something."""
 
@@ -39,7 +39,7 @@ class Evidence:
     """Images to prove files on, preprocessed (N x 3 x S x S): training images to calibrate on, others to test with."""
 
     name: str | None
-    """Of the data; None when it is noise, for want of images."""
+    """Of the data; None when it is noise, because there are no images."""
     train: Tensor
     test: Tensor
     train_labels: Tensor | None = None

@@ -97,7 +97,7 @@ def first_alone(fabric: Fabric) -> Iterator[bool]:
         while not store.check([key]):
             time.sleep(POLL)
         if store.get(key) != b"done":
-            raise UserError("the first process of the run has ended: see what it said")
+            raise UserError("the first process of the run has ended: see its error message")
         return
     try:
         yield True

@@ -1,4 +1,4 @@
-"""What networks are worth: features, kNN, linear probes, fine-tuning, and what runs have in common.
+"""Accuracy of networks: features, kNN, linear probes, fine-tuning, and comparison of runs.
 
 Everything that is meant to be called from elsewhere is here by its name; it is imported when it is first used, so
 that command lines need not wait for torch.

@@ -1,4 +1,4 @@
-"""Features and labels that cannot be right, told before any work."""
+"""Checks of features and labels before any work."""
 
 import torch
 from torch import Tensor

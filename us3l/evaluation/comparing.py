@@ -1,4 +1,4 @@
-"""Evaluated runs beside each other: those that differ in their seed alone are one, with mean and deviation."""
+"""Evaluated runs side by side: those that differ only in their seed are one, with mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def common_metric(records: Sequence[EvaluationRecord]) -> str:
     for metric in METRICS:
         if all(record.percent(metric) for record in records):
             return metric
-    raise UserError("the runs have no kind of accuracy in common: choose a `metric`, or evaluate them alike")
+    raise UserError("the runs have no kind of accuracy in common: choose a `metric`, or evaluate them in the same way")
 
 
 def unique_names(runs: Sequence[Run]) -> list[str]:

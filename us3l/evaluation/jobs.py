@@ -34,7 +34,7 @@ class Job:
     train: Images
     """To learn from."""
     test: Images
-    """To judge by."""
+    """To test on."""
     settings: EvaluationSettings = field(default_factory=EvaluationSettings)
     data: str | None = None
     """How the user named the images."""

@@ -116,7 +116,7 @@ def calibrate_missing(net: Slimmable, train: Images, widths: Sequence[float], pr
 
 def check_labels(train: Images, test: Images) -> None:
     """Raises:
-    UserError: Images have no labels, or not those that a classifier can be learned from and judged by.
+    UserError: Images have no labels, or not those that a classifier can be trained and tested on.
     """
     for images in (train, test):
         if images.labels is None:

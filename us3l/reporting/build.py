@@ -34,7 +34,7 @@ def build_report(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> Path:
-    """Write one page about a run, or about several beside each other.
+    """Write one page about a run, or several runs side by side.
 
     Args:
         runs: Finished or not.
@@ -103,7 +103,7 @@ def network_of(run: Run) -> tuple[int, Slimmable | None, str | None]:
 
 
 def some_images(data: str, net: Slimmable, root: str | Path | None, progress: Progress) -> ImageSet:
-    """As many images as can be looked at in seconds: held-out ones if there are enough, else any."""
+    """A number of images that takes only seconds: held-out ones if there are enough, else any."""
     seen = Preprocessing.of(net)
     macs = cost(net.skeleton(1.0, tracking=True), (3, seen.size, seen.size)).macs
     limit = min(MOST, max(LEAST, WORK // macs))

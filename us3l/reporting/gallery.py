@@ -37,7 +37,7 @@ def gallery(net: Slimmable, images: ImageSet, size: int, progress: Progress | No
         progress: Told how much more is done, of all that `work` says.
     """
     if len(images) < FEWEST:
-        raise UserError(f"{images.name} has only {len(images)} images to look at; a gallery needs {FEWEST}")
+        raise UserError(f"{images.name} has only {len(images)} images; a gallery needs {FEWEST}")
     widths = ends(net)
     found = embed_all([net.at(width) for width in widths], images, Preprocessing.of(net, size), progress=progress)
     features = [F.normalize(values.float(), dim=1) for values in found.values]
@@ -87,7 +87,7 @@ def work(net: Slimmable, images: ImageSet) -> int:
 
 
 def grouped(images: ImageSet, features: Tensor) -> tuple[Tensor, list[str]]:
-    """Each image's group, and the groups' names: the classes or, for want of labels, clusters of similar images."""
+    """Each image's group, and the groups' names: the classes or, without labels, clusters of similar images."""
     if images.labels is not None and images.classes is not None:
         return images.labels, images.classes
     from sklearn.cluster import KMeans

@@ -152,7 +152,7 @@ class Run:
 
     def refuse_if_used(self) -> None:
         if self.folder.exists() and (not self.folder.is_dir() or any(map(counts, self.folder.iterdir()))):
-            raise UserError(f"{self.folder} already exists: choose another `out`, or go on with that run by `resume`")
+            raise UserError(f"{self.folder} already exists: choose another `out`, or continue that run with `resume`")
 
     # What is in it
 

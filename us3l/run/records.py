@@ -22,7 +22,7 @@ VERSION = 2  # runs of version 1 have no starts.jsonl
 
 @dataclass(frozen=True)
 class Start:
-    """A run begins, or goes on after a stop."""
+    """A run begins, or is resumed."""
 
     time: str
     """When, as YYYY-MM-DD HH:MM:SS."""
@@ -64,7 +64,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Gauges:
-    """A look at the embeddings after a step."""
+    """Measurements of the embeddings after a step."""
 
     step: int
     epoch: int

@@ -87,7 +87,7 @@ def pretrain(
 def begun(
     config: RunConfig, run: Run, trainer: Trainer, monitor: Monitor | None, resumed: bool, progress: Progress
 ) -> Iterator[None]:
-    """Start a run, or go on with it. One that fails in its first step leaves nothing that is in the way of the next."""
+    """Start a run, or resume it. One that fails in its first step leaves nothing behind that would hinder the next."""
     if resumed:
         go_on(config, trainer, monitor, run, progress)
         yield
@@ -199,7 +199,7 @@ def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResul
 
 
 def report_damaged(config: RunConfig, trainer: Trainer, run: Run) -> None:
-    """Name the damaged images that any process met in the run's folder; too many are an error, for all alike."""
+    """Name the damaged images that any process met in the run's folder; too many are an error in all processes."""
     found = [(trainer.damaged, trainer.trouble)]
     if trainer.peers.count > 1:
         found *= trainer.peers.count
@@ -239,7 +239,7 @@ def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: 
 
 
 def check_settings(config: RunConfig) -> None:
-    """What can be told before anything is read: a teacher where there is a use for it, a batch for all devices."""
+    """What can be checked before anything is read: a teacher only where it is used, a batch that fits the devices."""
     recipe = config.recipe
     base_loss = recipe.objective.base_loss
     if recipe.objective.frozen_teacher and recipe.teacher is None:

@@ -90,7 +90,7 @@ def change(before: Tensor, now: Tensor) -> float:
 
 
 def turn(before: Tensor, now: Tensor) -> float:
-    """The same beside how much the gradients of different images differ: mean squares of both.
+    """The same, relative to how much the gradients of different images differ: mean squares of both.
 
     0: every image is guided as before. 1: as if the images had been exchanged, so a collapsed network has it too.
     """

@@ -51,7 +51,7 @@ class Trainer:
     """One step of training at a time; all randomness comes from the seed and the step, so a state is small."""
 
     trouble: str | None = None
-    """Why this process cannot go on. One of several goes through the motions until all of them have heard of it."""
+    """Why this process cannot continue. One of several keeps taking part with blank images until all know of it."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ def explained(config: RunConfig, run: Run) -> Iterator[None]:
         if out_of_memory(error):
             raise UserError(short_of_memory(config, run)) from None
         if "gloo" in str(error) or isinstance(error, torch.distributed.DistError):
-            raise UserError(f"another process of the run has ended: see what it said; {last_good(run)}") from None
+            raise UserError(f"another process of the run has ended: see its error message; {last_good(run)}") from None
         if config.machine.compile and isinstance(error, torch._dynamo.exc.TorchDynamoException):
             reason = " ".join(str(error).splitlines()[:2])  # its words and those of the compiler
             raise UserError(f"cannot compile the network: {reason}; leave out `compile`") from None

@@ -100,7 +100,7 @@ def test_states_are_saved_now_and_then(net, voc, tmp_path):
 
 def test_a_resumed_training_keeps_settings_and_data(net, voc, tmp_path):
     path = tmp_path / "x.pt"
-    with pytest.raises(UserError, match=r"there is no .* to go on from"):
+    with pytest.raises(UserError, match=r"there is no .* to continue from"):
         train_detector(net, 0.5, voc[0], False, TINY, path, resume=True)
     train_detector(net, 0.5, voc[0], False, TINY, path)
     with pytest.raises(UserError, match=r"batch was 2, is 3"):

@@ -1,4 +1,4 @@
-"""Detection from a run to its results: train a detector on one width, judge it, and keep what came of it."""
+"""Detection from a run to its results: train a detector on one width, evaluate it, and keep the results."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def detect_objects(
     stem = detection_stem(Path(out) if out else run.detection_folder, train.name, data, width)
     state = ended(stem, DETECTOR)
     if state.exists() and not (resume or overwrite):
-        raise UserError(f"{state} already exists: go on with it by `resume`, or replace it by `overwrite`")
+        raise UserError(f"{state} already exists: continue it with `resume`, or replace it with `overwrite`")
     device = choose_device(settings.device)
     tell_unusable(progress, "training", train)
     trainer = train_and_tell(net, width, train, masks, settings, state, resume, device, progress)

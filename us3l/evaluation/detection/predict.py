@@ -1,4 +1,4 @@
-"""What a detector finds in scenes, and what that is worth."""
+"""Detections in scenes, and their average precision."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def evaluate_detector(
     workers: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Findings:
-    """`progress` is called with each number of images looked at."""
+    """`progress` is called with the number of images after each batch."""
     detections, scenes = find_objects(detector, scene_set, batch, workers, progress)
     comparable = detector.roi_heads.has_mask() and scenes.has_masks
     masks = score(scenes, detections, "masks") if comparable else None

@@ -171,7 +171,7 @@ def check_unchanged(path: Path, before: dict[str, Any], now: dict[str, Any]) -> 
 def read_detector(path: Path) -> State:
     """A detector's file. Reading it never runs code."""
     if not path.exists():
-        raise UserError(f"there is no {path} to go on from: leave out `resume`")
+        raise UserError(f"there is no {path} to continue from: leave out `resume`")
     try:
         state = read_torch(path)
         if not {"about", "model", "optimiser", "losses", "skipped"} <= set(state):
