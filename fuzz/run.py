@@ -22,7 +22,8 @@ from fuzz.structured import structured
 from us3l.errors import UserError
 
 MEMORY = 2**32  # bytes that a reader may ask for at all
-SECONDS = 20.0  # for one file
+SECONDS = 20.0  # of processor time for one file
+PATIENCE = 120.0  # seconds until a reader is taken to hang: the machine may have other work
 
 Form = Literal["mutated", "structured"]
 CHANGES: dict[Form, Callable[[bytes, str, Random], bytes]] = {"mutated": mutated, "structured": structured}
@@ -42,7 +43,7 @@ class Report:
     most_memory: int = 0
     """The most that reading one file took, in bytes."""
     longest: float = 0.0
-    """Seconds for one file."""
+    """Seconds of processor time for one file."""
 
 
 def changed_file(name: str, form: Form, seed: int, number: int, good: Path, folder: Path) -> None:
@@ -107,12 +108,12 @@ def _run_some(report: Report, good: Path, folder: Path, seed: int, first: int, c
     number = first
     try:
         while number < count:
-            if not ours.poll(SECONDS):
+            if not ours.poll(PATIENCE):
                 reader.kill()
                 if number not in report.paused:  # once more, as the machine may have stood still
                     report.paused.add(number)
                     return number
-                _note(report, "too slow", f"more than {SECONDS:g} s", number)
+                _note(report, "too slow", f"no answer in {PATIENCE:g} s", number)
                 return number + 1
             outcome, what, memory, seconds = ours.recv()
             _note(report, outcome, what, number)
@@ -145,9 +146,12 @@ def _read_files(
     for number in range(first, count):
         changed_file(name, form, seed, number, good, folder)
         before = _reset_peak()
-        began = time.perf_counter()
+        began = time.process_time()
         outcome, what = outcome_of(kind, folder)
-        to.send((outcome, what, _memory("VmHWM") - before, time.perf_counter() - began))
+        seconds = time.process_time() - began
+        if seconds > SECONDS:
+            outcome, what = "too slow", f"more than {SECONDS:g} s"
+        to.send((outcome, what, _memory("VmHWM") - before, seconds))
 
 
 def _reset_peak() -> int:

@@ -34,6 +34,7 @@ def written(tmp_path):
 def test_what_is_written_is_read(written):
     assert read_bundle(written.folder) == written
     assert written.path(written.entries[0]).name == "net-0.5x.onnx"
+    assert {"us3l", "torch"} <= json.loads((written.folder / "manifest.json").read_text()).keys()
 
 
 def test_files_must_be_those_that_were_exported(written):
@@ -71,6 +72,7 @@ def test_a_folder_without_a_manifest(tmp_path):
         ({"bytes": -1}, "bytes"),
         ({"accuracy": {"linear": 90.0}}, "accuracy"),
         ({"accuracy": {"data": "digits", "linear": 101}}, "accuracy"),
+        ({"accuracy": {"data": "digits", "finetuned": 1e9}}, "accuracy"),
         ({"classes": ["cat"]}, "classes"),
         ({"classes": [1, 2]}, "classes"),
         ({"more": 1}, "an entry must have"),

@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from us3l import __version__
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
 from us3l.files import Taken, checksum, finite, locked, read_json, write_json
+from us3l.run.evaluations import METRICS
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
 VERSION = 2
@@ -68,7 +71,8 @@ class Bundle:
 
 def write_bundle(bundle: Bundle) -> None:
     """Write the manifest; the files of its entries are already in the folder."""
-    described = {"name": bundle.name, "preprocessing": bundle.preprocessing.to_plain()}
+    made_by = {"us3l": __version__, "torch": version("torch")}
+    described = {"name": bundle.name, "preprocessing": bundle.preprocessing.to_plain()} | made_by
     rows = [asdict(entry) for entry in bundle.entries]
     write_json(bundle.folder / MANIFEST, {"format": VERSION, **described, "entries": rows, "others": bundle.others})
 
@@ -181,7 +185,7 @@ def _entry(row: object) -> Entry:
     accuracy, classes = row["accuracy"], row["classes"]
     if accuracy is not None:
         demand(isinstance(accuracy, dict) and isinstance(accuracy.get("data"), str), "accuracy", accuracy)
-        values = [accuracy.get(kind) for kind in ("linear", "knn")]
+        values = [accuracy.get(kind) for kind in METRICS]
         demand(all(value is None or (finite(value) and 0 <= value <= 100) for value in values), "accuracy", accuracy)
     if classes is not None:
         demand(isinstance(classes, list) and all(isinstance(name, str) for name in classes), "classes", classes)
