@@ -412,13 +412,13 @@ def reproduce(
     table_only: bool = False,
     progress: Progress | Told | None = None,
 ) -> Reproduction:
-    """Fill a table of the paper: train and evaluate the runs that it lacks, and write it beside theirs.
+    """Fill a table of the paper: train and evaluate the runs that it lacks, and write both results.
 
     Args:
         table: its name, see `us3l reproduce --help`.
         scale: small runs for CPUs ("mini"), or all as the paper has it ("paper").
         rows: those to train, by their numbers from 1 (default: all).
-        seeds: train each row with so many seeds.
+        seeds: train each row with this many seeds.
         out: folder of all runs and tables.
         data: where data sets lie, by their names (default: where `us3l download` puts them).
         table_only: train nothing; write the table from what is there.

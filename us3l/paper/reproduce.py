@@ -183,8 +183,8 @@ def rows_of(name: str) -> list[tuple[Case, Row]]:
         each = replace(ours, objective=ours.objective | {"update": "per-width"})
         blank = {column: "" for column in row if width_of(column)}
         return [
-            (ours, {"Method": "one update a batch (Algorithm 1)", **blank}),
-            (each, {"Method": "one update a width (the authors' code)", **blank}),
+            (ours, {"Method": "one update per batch (Algorithm 1)", **blank}),
+            (each, {"Method": "one update per width (the authors' code)", **blank}),
         ]
     if name == "ablation":
         return [(losses[number - 1][0], row) for number, row in zip(ABLATION, table(name), strict=True)]
