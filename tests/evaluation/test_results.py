@@ -46,8 +46,8 @@ def test_mean_over_seeds(judged):
 
 
 def test_top5_counts_only_classes_that_were_guessed():
-    votes = torch.zeros(4, 10)
+    votes = torch.zeros(10, 10)
     votes[:, 7], votes[:, 8] = 0.6, 0.4  # the neighbours are of two classes
-    found = score(votes, torch.tensor([7, 8, 0, 1]))
-    assert (found.top1, found.top5) == (25.0, 50.0)
+    found = score(votes, torch.arange(10))  # three of the others are among the five largest, by chance
+    assert (found.top1, found.top5) == (10.0, 20.0)
     assert score(torch.zeros(2, 10), torch.tensor([0, 1])).top5 >= 50

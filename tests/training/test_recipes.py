@@ -5,6 +5,8 @@ import pytest
 from us3l.cli import pretrain as command
 from us3l.cli.main import main
 from us3l.training.recipes import CIFAR, MINI, named
+from us3l.training.run import RunConfig
+from us3l.training.settings import changed
 
 
 @pytest.fixture
@@ -24,6 +26,7 @@ def test_a_base_loss_brings_the_settings_of_its_method(configured):
     by_method, by_setting = configured("--method", "us3l-byol"), configured("--base-loss", "mse")
     assert by_setting == by_method
     assert by_setting.optimiser.lr == named("mini").optimiser.lr / 5
+    assert changed(RunConfig("photos", named("mini")), base_loss="mse").recipe.settled() == by_method.settled()
     assert CIFAR.with_objective(base_loss="mse").optimiser == CIFAR.with_method("us3l-byol").optimiser
 
 
