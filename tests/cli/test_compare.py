@@ -42,7 +42,7 @@ def test_files(runs, tmp_path):
     with open(out[1]) as file:
         assert json.load(file)["runs"]["second"][1]["linear"] == 40.0
     assert Image.open(out[2]).size[0] > 1000
-    with pytest.raises(UserError, match=r"a\.csv already exists.*--overwrite"):
+    with pytest.raises(UserError, match=r"a\.csv already exists.*`overwrite`"):
         main([*runs, "--out", *out])
     assert main([*runs, "--out", *out, "--overwrite"]) == 0
     with pytest.raises(UserError, match=r"a\.pdf: the comparison is written as"):

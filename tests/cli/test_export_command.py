@@ -9,7 +9,6 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import us3l
-from us3l.cli.export import table
 from us3l.cli.main import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
@@ -19,6 +18,7 @@ from us3l.deploy.proof import Evidence, Proof
 from us3l.evaluation.linear import linear_probe
 from us3l.evaluation.tasks import calibrate_missing
 from us3l.files import checksum
+from us3l.reporting.deployed import exported_table
 from us3l.run import Run
 from us3l.run.bundles import Entry, read_bundle
 from us3l.run.evaluations import EvaluationRecord, WidthResult, settle, write_evaluation
@@ -140,7 +140,7 @@ def test_no_number_is_cut_at_80_columns(proof, words):
     files = {"resnet18-0.25x-finetuned-cifar100-finetune-int8.safetensors": ""}
     entry = Entry(0.25, "safetensors", False, files, 46_500, 4_240_000, 189_000, 64)
     written = io.StringIO()
-    Console(width=80, file=written).print(table(Exported(Path(), [(entry, proof)])))
+    Console(width=80, file=written).print(exported_table(Exported(Path(), [(entry, proof)])))
     lines = written.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     shown = " ".join(" ".join(lines).split())

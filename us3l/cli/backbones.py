@@ -33,26 +33,8 @@ class Backbones:
 
 def main(arguments: list[str]) -> int:
     command = parse(Backbones, "backbones", arguments)
-    import torch
-    from rich import box
-    from rich.table import Table
-
     from us3l.console import Console
-    from us3l.costs import cost
-    from us3l.families import BACKBONES, create, options_for
+    from us3l.reporting.known import backbones_table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("backbone", "networks", "width", "params (M)", "MACs (G)", "with norms (G)"):
-        table.add_column(header, justify="left" if header == "backbone" else "right", no_wrap=True)
-    for name in BACKBONES:
-        options = options_for(name, command.stem, command.size)
-        with torch.device("meta"):  # shapes are all that costs depend on
-            net = create(name, num_classes=command.classes, **options)
-        for width in command.widths:
-            found = cost(net.skeleton(width), (3, command.size, command.size))
-            labels = (name, str(len(net.widths))) if width == command.widths[0] else ("", "")
-            macs = (f"{count / 1e9:.3f}" for count in (found.macs, found.macs_with_norms))
-            table.add_row(*labels, f"{width:g}x", f"{found.params / 1e6:.2f}", *macs)
-        table.add_section()
-    Console().print(table)
+    Console().print(backbones_table(**vars(command)))
     return 0

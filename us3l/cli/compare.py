@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from us3l.cli.parse import parse
 from us3l.errors import UserError
-
-if TYPE_CHECKING:
-    from us3l.evaluation.comparing import Comparison
-
-SUFFIXES = (".csv", ".json", ".png", ".svg")
 
 
 @dataclass(frozen=True)
@@ -46,19 +41,16 @@ class Compare:
 def main(arguments: list[str]) -> int:
     command = parse(Compare, "compare", arguments)
     from us3l.console import Console
-    from us3l.evaluation.comparing import compare_runs
+    from us3l.reporting.comparison import check_free, write_comparison
     from us3l.reporting.tables import comparison_table
+    from us3l.verbs import compare
 
     if not command.runs:
         raise UserError("say which runs to compare: us3l compare RUN RUN ...")
+    check_free(command.out, command.overwrite)
+    comparison = compare(*command.runs, data=command.data, metric=command.metric)
     for path in command.out:
-        if path.suffix.lower() not in SUFFIXES:
-            raise UserError(f"{path}: the comparison is written as {', '.join(SUFFIXES)}")
-        if path.exists() and not command.overwrite:
-            raise UserError(f"{path} already exists: choose another --out, or --overwrite")
-    comparison = compare_runs(command.runs, command.data, command.metric)
-    for path in command.out:
-        write(path, comparison)
+        write_comparison(path, comparison)
     console = Console()
     console.say(comparison.title)
     console.print(comparison_table(comparison))
@@ -67,30 +59,3 @@ def main(arguments: list[str]) -> int:
     for path in command.out:
         console.say(f"written: {path}")
     return 0
-
-
-def write(path: Path, comparison: Comparison) -> None:
-    import csv
-    import io
-    from dataclasses import asdict
-
-    from us3l.files import write_json, write_text
-
-    metric = comparison.metric
-    if path.suffix.lower() == ".json":
-        runs = {}
-        for group in comparison.groups:
-            accuracies = group.accuracies(metric)
-            runs[group.name] = [asdict(row) | asdict(accuracies[row.width]) for row in group.results(metric)]
-        write_json(path, {"metric": metric, "differences": comparison.differences, "runs": runs})
-    elif path.suffix.lower() == ".csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(comparison.rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(comparison.rows)
-        write_text(path, text.getvalue())
-    else:
-        from us3l.reporting.figures import Line, cost_figure
-
-        lines = [Line(group.name, group.results(metric), metric) for group in comparison.groups]
-        cost_figure(lines, path, comparison.title)

@@ -23,21 +23,17 @@ class Demo:
 
 
 def main(arguments: list[str]) -> int:
-    from us3l.cli import evaluate, pretrain, report
-    from us3l.console import Console
-    from us3l.run import Run
-    from us3l.training.recipes import named
-    from us3l.training.run import RunConfig
-
     command = parse(Demo, "demo", arguments)
-    run = Run(command.out or free_name(Path("runs/demo")))
-    code = pretrain.execute(RunConfig("digits", named("digits")), run)
-    if code:
-        return code
+    from us3l.cli import evaluate, report
+    from us3l.cli.screen import CommandScreen
+    from us3l.verbs import pretrain
+
+    screen = CommandScreen()
+    run = pretrain("digits", command.out or free_name(Path("runs/demo")), progress=screen)
     evaluate.execute(evaluate.Evaluate(run.folder))
     report.after(run.folder)
     us3l, name = program(), quote(str(run.folder))
-    Console().say(
+    screen.say(
         f"""
 One network, trained once without labels, ran at nine widths.
 Open {run.folder}/report.html in a browser to see it all.

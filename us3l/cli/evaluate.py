@@ -77,14 +77,10 @@ def execute(command: Evaluate) -> int:
 
 
 def show(screen: CommandScreen, run: Run, record: EvaluationRecord) -> None:
-    from us3l.reporting.figures import accuracy_figure, cost_figure, lines_of
+    from us3l.reporting.figures import evaluation_figures
     from us3l.reporting.tables import few_labels_table, results_table, uncertainty
-    from us3l.run.evaluations import evaluation_file
 
-    base = evaluation_file(run, record.name).with_suffix("")
-    title = f"{record.name}: {record.train_images:,} images to learn from, {record.test_images:,} to test"
-    accuracy_figure(record.widths, f"{base}.png", title)
-    cost_figure(lines_of(record.widths), f"{base}-costs.png", title)
+    base = evaluation_figures(run, record)
     screen.console.print(results_table(record.widths, scores=record.scores))
     if record.few_labels:
         screen.console.print("linear probe from a share of the labels, %")

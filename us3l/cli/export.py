@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from us3l.cli.parse import parse
 from us3l.run.bundles import Format
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from us3l.deploy.exporting import Exported
-    from us3l.deploy.proof import Proof
 
 
 @dataclass(frozen=True)
@@ -55,6 +49,7 @@ def main(arguments: list[str]) -> int:
     command = parse(Export, "export", arguments)
     from us3l.cli.screen import CommandScreen
     from us3l.deploy.exporting import Exported, export_run
+    from us3l.reporting.deployed import exported_table
     from us3l.run import Run
 
     screen, exported = CommandScreen(), Exported(Path())
@@ -64,32 +59,7 @@ def main(arguments: list[str]) -> int:
         export_run(**settings, progress=screen, exported=exported)
     finally:  # what was proved is kept
         if exported.networks:
-            screen.console.print(table(exported))
+            screen.console.print(exported_table(exported))
             images = exported.networks[0][1].images
             screen.say(f"proved on {images}; written: {exported.folder}, with manifest.json and example.py")
     return 0
-
-
-def table(exported: Exported) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    from us3l.reporting.tables import human
-
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    shown.add_column("file", overflow="fold")  # names may be long, but numbers must not be cut
-    for header in ("size", "params", "MACs"):
-        shown.add_column(header, no_wrap=True)
-    shown.add_column("proof", min_width=len("differs by 0e-00"))
-    for entry, proof in exported.networks:
-        costs = (f"{entry.bytes / 1e6:.2f} MB", human(entry.params), human(entry.macs))
-        shown.add_row(next(iter(entry.files)), *costs, describe(proof))
-    return shown
-
-
-def describe(proof: Proof) -> str:
-    """A proof in a few words."""
-    if proof.difference is not None:
-        return f"differs by {proof.difference:.0e}"
-    accuracy = f", {proof.judge} {proof.float_accuracy:.1f} -> {proof.int8_accuracy:.1f} %" if proof.judge else ""
-    return f"cosine {proof.cosine:.4f}{accuracy}"

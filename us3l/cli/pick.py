@@ -59,23 +59,17 @@ class Pick:
 
 def main(arguments: list[str]) -> int:
     command = parse(Pick, "pick", arguments)
-    from us3l.deploy.picking import pick_width
-    from us3l.run import Run
+    from us3l.verbs import pick
 
-    settings = vars(command) | {"run": Run(command.run)}
-    del settings["json"]
-    picked = pick_width(**settings)
+    picked = pick(**{name: value for name, value in vars(command).items() if name != "json"})
     print(json.dumps(picked.to_plain(), indent=2)) if command.json else show(command, picked)
     return 0 if picked.fits else 1
 
 
 def show(command: Pick, picked: Picked) -> None:
     """The choice for people."""
-    from rich import box
-    from rich.table import Table
-
     from us3l.console import Console
-    from us3l.deploy.pick import BUDGETS
+    from us3l.reporting.deployed import picked_table
 
     console = Console()
     choice, accuracies, found = picked.choice, picked.accuracies, picked.to_plain()
@@ -85,19 +79,7 @@ def show(command: Pick, picked: Picked) -> None:
         console.say(f"{width:g}x{on}: the best within the budget, by {found['ranked_by']}", style="bold")
     else:
         console.print(f"nothing fits; the nearest is {width:g}x{on}, by {found['ranked_by']}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("", "needs", "budget", "margin"):
-        table.add_column(header, justify="right" if header else "left")
-    for name, budget in found["budgets"].items():
-        share = found["margins"][name] / budget
-        style = "red" if share < 0 else ""
-        table.add_row(BUDGETS[name], figure(found["figures"][name]), figure(budget), f"{share:+.1%}", style=style)
-    if found["accuracy"] is not None:
-        least = found["accuracy_at_least"]
-        gap = [f"at least {least:g}", f"{found['accuracy'] - least:+.1f}"] if least is not None else ["", ""]
-        name = "agreement, %" if accuracies and accuracies.metric == "agreement" else "accuracy, %"
-        table.add_row(name, f"{found['accuracy']:.1f}", *gap, style="red" if gap[1].startswith("-") else "")
-    console.print(table)
+    console.print(picked_table(picked))
     if not choice.by_accuracy:
         console.say(f"no width was evaluated or compared with the full network: {program()} profile {command.run}")
     if choice.unknown and accuracies and accuracies.metric != "agreement":
@@ -109,9 +91,3 @@ def show(command: Pick, picked: Picked) -> None:
     if choice.fits:
         kind = f" --format {backend}" if backend in ("onnx", "openvino") else ""
         console.print(f"next: {program()} export {command.run} --widths {width:g}{kind}", soft_wrap=True)
-
-
-def figure(value: float) -> str:
-    from us3l.reporting.tables import human
-
-    return human(value) if value >= 1000 else f"{value:.3g}"

@@ -18,49 +18,7 @@ from us3l.training.recipes import Network, Recipe
 from us3l.training.run import Machine, RunConfig, config_of
 from us3l.verbs import check_settled, configuration
 
-HELP = """usage: us3l pretrain DATA --out RUN [settings]
-
-Train one network once, on images without labels, for every width.
-
-what to learn from, and where to put it
-  DATA               a folder of images, parquet files, or a known name such as
-                     cifar10 or digits (us3l download fetches some)
-  --out RUN          the run's folder, made anew
-  --resume           go on with the run in --out from its last checkpoint
-  --images N         use only this many of the images
-  --size N           side of the images in pixels (32)
-
-the network
-  --recipe NAME      where all settings start: mini, for CPUs (the default),
-                     cifar-resnet18, imagenet-resnet50, ...: see us3l recipes
-  --backbone NAME    resnet18, resnet50, mobilenet_v2, vit_tiny, vit_small
-  --base N           channels of the first stage at full width: 16 suits CPUs,
-                     64 is the paper's
-  --min-width W      the narrowest width (0.25)
-
-the training
-  --epochs N         passes over the images (15)
-  --batch-size N     images in a batch, over all devices (128)
-  --lr X             highest learning rate
-  --method NAME      another method than US3L, such as us-simsiam or byol
-  --seed N           decides everything random (0)
-
-the computer
-  --accelerator A    auto, cpu, cuda or mps
-  --devices N        GPUs, or processes on a CPU, that share each batch
-  --precision P      32-true, bf16-mixed or 16-mixed
-  --stream           read the images while training, to save memory
-
-examples:
-  us3l pretrain photos/ --out runs/photos
-  us3l pretrain photos/ --out runs/large --size 224 --base 64 --epochs 100
-  us3l pretrain --out runs/photos --resume
-  us3l pretrain digits --out runs/byol --method byol --individual 0.5
-  us3l pretrain photos/ --out runs/again --config runs/photos/config.yaml
-
-Numbers in brackets are those of the recipe mini. After it: us3l evaluate RUN,
-us3l report RUN, us3l export RUN. All settings: us3l pretrain --help-all
-"""
+HELP = Path(__file__).with_suffix(".txt")
 
 
 @dataclass(frozen=True)
@@ -103,7 +61,7 @@ class Pretrain:
 
 def main(arguments: list[str]) -> int:
     if "-h" in arguments or "--help" in arguments:
-        print(HELP, end="")
+        print(HELP.read_text(encoding="utf-8"), end="")
         return 0
     arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
     command = parse(Pretrain, "pretrain", arguments, defaults(arguments, "mini"))

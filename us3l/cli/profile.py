@@ -53,12 +53,11 @@ def main(arguments: list[str]) -> int:
     command = parse(ProfileCommand, "profile", arguments)
     from us3l.cli import report
     from us3l.cli.screen import CommandScreen
-    from us3l.deploy.profiling import profile_run
     from us3l.reporting.profile import profile_figure, profile_table
-    from us3l.run import Run
+    from us3l.verbs import profile as measure
 
     screen = CommandScreen()
-    found = profile_run(**vars(command) | {"run": Run(command.run)}, progress=screen)
+    found = measure(**vars(command), progress=screen)
     profile, picture = found.profile, found.files[0].with_suffix(".png")
     profile_figure(profile, found.accuracies, picture, f"{command.run.resolve().name} on {profile.device}")
     for batch in profile.batches():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.table import Table
-
 from us3l.cli.parse import parse
 
 
@@ -21,54 +19,10 @@ class Recipes:
 
 
 def main(arguments: list[str]) -> int:
-    from us3l.console import Console
-
     parse(Recipes, "recipes", arguments)
-    console = Console()
-    console.print(recipes_table(), methods_table(), cases_table(), sep="\n")
-    return 0
-
-
-def recipes_table() -> Table:
-    from us3l.training.recipes import RECIPES
-
-    table = Table("--recipe", "what it is", "settings", box=None, title="Recipes", title_justify="left")
-    for name, (recipe, text) in RECIPES.items():
-        optimiser = recipe.optimiser
-        warmup = f", warm-up {optimiser.warmup:g}" if optimiser.warmup else ""
-        settings = (
-            f"{recipe.network.backbone} base {recipe.network.base}, {recipe.views.size} px, batch {recipe.batch_size}, "
-            f"{recipe.epochs} epochs, {optimiser.algorithm} lr {optimiser.lr:g}{warmup}"
-        )
-        table.add_row(name, text, settings)
-    return table
-
-
-def methods_table() -> Table:
     from us3l.cli.screen import as_typed
-    from us3l.objective.methods import METHODS
+    from us3l.console import Console
+    from us3l.reporting.known import cases_table, methods_table, recipes_table
 
-    table = Table("--method", "what it is", box=None, title="\nMethods", title_justify="left")
-    for name, chosen in METHODS.items():
-        table.add_row(name, as_typed(chosen.about))
-    return table
-
-
-def cases_table() -> Table:
-    from us3l.paper.cases import COMPARISONS, TABLES, cases
-    from us3l.paper.tables import table as rows
-
-    title = "\nCases: rows of the paper's tables, trained by the recipe's twin for CPUs, or with --scale paper"
-    table = Table(box=None, title=title, title_justify="left")
-    for header in ("--case", "recipe", "method", "the row"):
-        table.add_column(header, no_wrap=header != "the row")
-    for name in TABLES:
-        if name not in COMPARISONS:
-            table.add_row(f"{name}/1 to /{len(cases(name))}")
-            continue
-        for found, row in zip(cases(name), rows(name), strict=True):
-            told = f"{row['Backbone']} {row['Method']}"
-            table.add_row(
-                found.name, found.recipe, found.method, told + (f" by {found.teacher}" if found.teacher else "")
-            )
-    return table
+    Console().print(*(table(as_typed) for table in (recipes_table, methods_table, cases_table)), sep="\n")
+    return 0

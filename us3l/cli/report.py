@@ -9,8 +9,7 @@ from typing import Annotated
 import tyro
 
 from us3l.cli.parse import parse, program
-from us3l.cli.screen import CommandScreen, as_typed
-from us3l.console import Console
+from us3l.cli.screen import CommandScreen
 from us3l.streams import one_line
 
 
@@ -43,35 +42,27 @@ class Report:
 
 def main(arguments: list[str]) -> int:
     command = parse(Report, "report", arguments)
-    Console().say(f"written: {make(command)}")
+    from us3l.verbs import report
+
+    settings = {name: value for name, value in vars(command).items() if name != "runs"}
+    screen = CommandScreen()
+    screen.say(f"written: {report(*command.runs, **settings, progress=screen)}")
     return 0
-
-
-def make(command: Report) -> Path:
-    from us3l.reporting.build import build_report
-    from us3l.run import Run
-
-    return build_report(
-        [Run(folder) for folder in command.runs],
-        command.out,
-        images=command.images,
-        data=command.data,
-        data_root=command.data_root,
-        overwrite=command.overwrite,
-        progress=CommandScreen(),
-    )
 
 
 def after(folder: Path) -> int:
     """The page of a run that has just ended well; if it cannot be made, a line says so, and that is all."""
+    from us3l.verbs import report
+
     if not is_first():
         return 0
+    screen = CommandScreen()
     try:
-        Console().say(f"the page is {make(Report((folder,)))}")
+        screen.say(f"the page is {report(folder, progress=screen)}")
     except (Exception, KeyboardInterrupt) as error:
-        reason = one_line(as_typed(str(error))) or type(error).__name__
+        reason = one_line(str(error)) or type(error).__name__
         text = f"no page was made ({reason}); the run is complete, try {program()} report {folder}"
-        Console().say(text, style="yellow")
+        screen.say(text, style="yellow")
     return 0
 
 

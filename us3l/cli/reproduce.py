@@ -88,21 +88,13 @@ def sources(given: Sequence[str]) -> dict[str, str]:
 
 def show_plan(screen: CommandScreen, plan: Plan) -> None:
     """The runs, their cost in epochs of the full network, and what is left to do."""
-    from rich import box
-    from rich.table import Table
-
     from us3l.progress import clock
+    from us3l.reporting.reproduction import jobs_table
 
     for data in plan.absent:
         screen.say(f"{data} is not here, so its figures stay empty: --data {data}=PATH", style="yellow")
     screen.console.print(plan.place.scale.about, style="italic")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, side in (("run", "left"), ("images", "right"), ("cost", "right"), ("state", "left")):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
-    for job in plan.jobs:
-        images = "all" if job.recipe.images is None else f"{job.recipe.images:,}"
-        table.add_row(job.name, images, f"{job.effort:.1f}", plan.state(job))
-    screen.console.print(table)
+    screen.console.print(jobs_table(plan))
     text = f"{len(plan.jobs)} runs; left to train: as much as {plan.effort:.0f} epochs of the full network alone"
     if seconds := plan.seconds:
         text += f", about {clock(seconds)} at the pace of the runs that are done"

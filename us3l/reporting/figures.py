@@ -13,7 +13,8 @@ from us3l.errors import UserError
 from us3l.reporting.palette import COLOURS, INK, RULE
 from us3l.reporting.style import checked, legend, line_style, log_ticks, new_figure, plain, save
 from us3l.reporting.tables import human
-from us3l.run.evaluations import METRICS, WidthResult
+from us3l.run import Run
+from us3l.run.evaluations import METRICS, EvaluationRecord, WidthResult, evaluation_file
 
 LINEAR, KNN, FINETUNED = COLOURS[:3]
 
@@ -37,6 +38,15 @@ class Line:
     label: str
     results: Sequence[WidthResult]
     metric: str
+
+
+def evaluation_figures(run: Run, record: EvaluationRecord) -> Path:
+    """Draw an evaluation beside its file, as .png and -costs.png; the path of both without these endings."""
+    base = evaluation_file(run, record.name).with_suffix("")
+    title = f"{record.name}: {record.train_images:,} images to learn from, {record.test_images:,} to test"
+    accuracy_figure(record.widths, f"{base}.png", title)
+    cost_figure(lines_of(record.widths), f"{base}-costs.png", title)
+    return base
 
 
 def accuracy_figure(

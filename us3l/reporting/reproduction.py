@@ -119,6 +119,17 @@ def lines(found: Sequence[Found]) -> Iterator[tuple[str, str, list[str]]]:
                 yield who, first if who == "ours" else who, cells
 
 
+def jobs_table(plan: Plan) -> Table:
+    """The runs, their cost in epochs of the full network, and how far they are."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, side in (("run", "left"), ("images", "right"), ("cost", "right"), ("state", "left")):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    for job in plan.jobs:
+        images = "all" if job.recipe.images is None else f"{job.recipe.images:,}"
+        table.add_row(job.name, images, f"{job.effort:.1f}", plan.state(job))
+    return table
+
+
 def reproduction_table(found: Sequence[Found], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", overflow="fold")
