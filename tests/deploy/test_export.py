@@ -277,6 +277,18 @@ def test_a_full_disk_is_one_clear_line(kind, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_while_openvino_writes(source, evidence, tmp_path, monkeypatch):
+    """As it was seen on a disk of 720 KB, which the ONNX step before it does not fill."""
+
+    def full(*_, **__):
+        raise RuntimeError("basic_ios::clear: iostream error")
+
+    monkeypatch.setattr("openvino.save_model", full)
+    with pytest.raises(us3l.UserError, match=r"cannot write to .*: is the disk full\? .*; nothing was exported"):
+        export(source, 0.37, "openvino", tmp_path / "new", evidence)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_cannot_be_exported(source, evidence, head, tmp_path):
     with pytest.raises(us3l.UserError, match="not calibrated"):
         export(source, 0.9, "torch", tmp_path, evidence)

@@ -21,6 +21,7 @@ from torch.fx.proxy import TraceError
 from us3l.deploy.quiet import need
 from us3l.run.bundles import Format
 from us3l.storage import write_tensors
+from us3l.streams import one_line
 from us3l.tensors import batch_norms
 
 KEY = "us3l"  # of the metadata, a JSON text, in every format
@@ -143,7 +144,10 @@ def save_openvino(model: Any, path: Path, about: str) -> None:
         if kind in ("Constant", "Convert"):  # else named by a counter of the process
             operation.set_friendly_name(f"{kind}_{number}")
     model.set_rt_info(about, [KEY])
-    need("openvino").save_model(model, path, compress_to_fp16=False)
+    try:
+        need("openvino").save_model(model, path, compress_to_fp16=False)
+    except RuntimeError as error:  # it does not say why
+        raise OSError(f"is the disk full? (OpenVINO: {one_line(str(error)):.100})") from None
 
 
 def write_executorch(network: nn.Module, size: int, path: Path, about: str) -> None:
