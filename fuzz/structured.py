@@ -98,8 +98,7 @@ def _yaml(content: bytes, random: Random) -> bytes:
     if random.random() < 0.2:  # each name stands for ten of the one before it
         names = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, random.randint(2, 30)))
         return b"a0: &a0 x\n" + names.encode() + b"\n" + content
-    grown = copy.deepcopy(_grown(yaml.safe_load(content), random))  # without the aliases of parts that are the same
-    return yaml.dump(json.loads(json.dumps(grown))).encode()
+    return json.dumps(_grown(yaml.safe_load(content), random)).encode()  # which is YAML too
 
 
 # Tensors
