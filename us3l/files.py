@@ -184,3 +184,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"cannot read {path}: it holds no JSON object")
     return value
+
+
+def unused_path(path: Path) -> Path:
+    """The path itself, or the first of path-2, path-3, ... that does not exist."""
+    number, free = 2, path
+    while free.exists():
+        free, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return free

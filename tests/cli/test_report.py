@@ -136,10 +136,10 @@ def test_a_page_comes_with_every_pretraining(tmp_path, capsys):
 
 @pytest.mark.parametrize("error", [RuntimeError("two\nlines"), OSError(28, "No space left"), KeyboardInterrupt()])
 def test_a_finished_run_does_not_fail_for_its_page(folder, monkeypatch, capsys, error):
-    def fail(*_):
+    def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(report, "make", fail)
+    monkeypatch.setattr("us3l.verbs.report", fail)
     assert report.after(folder) == 0
     output = capsys.readouterr().out
     assert len(output.splitlines()) == 1

@@ -26,10 +26,11 @@ def main(arguments: list[str]) -> int:
     command = parse(Demo, "demo", arguments)
     from us3l.cli import evaluate, report
     from us3l.cli.screen import CommandScreen
+    from us3l.files import unused_path
     from us3l.verbs import pretrain
 
     screen = CommandScreen()
-    run = pretrain("digits", command.out or free_name(Path("runs/demo")), progress=screen)
+    run = pretrain("digits", command.out or unused_path(Path("runs/demo")), progress=screen)
     evaluate.execute(evaluate.Evaluate(run.folder))
     report.after(run.folder)
     us3l, name = program(), quote(str(run.folder))
@@ -47,11 +48,3 @@ What next:
       your own folder of images; labels are not needed"""
     )
     return 0
-
-
-def free_name(path: Path) -> Path:
-    """The path itself, or the first of path-2, path-3, ... that does not exist."""
-    number, free = 2, path
-    while free.exists():
-        free, number = path.with_name(f"{path.name}-{number}"), number + 1
-    return free
