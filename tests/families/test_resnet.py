@@ -21,8 +21,7 @@ def test_it_is_torchvisions_network_at_width_1(name):
     net.load_plain(theirs.state_dict())
     images = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(net.at(1.0)(images), theirs(images), rtol=1e-5, atol=1e-5)
-    # Shortcuts add in another order in training, and the norms of 8 values magnify that.
-    torch.testing.assert_close(net.train()(images), theirs.train()(images), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(net.train()(images), theirs.train()(images), rtol=1e-5, atol=1e-5)
 
 
 class NarrowResNet(torchvision.models.ResNet):
@@ -111,7 +110,7 @@ def test_narrow_networks_train_on_large_images(stem, size):
     assert subprocess.run([sys.executable, "-c", STEP.format(stem=stem, size=size)], timeout=100).returncode == 0
 
 
-@pytest.mark.parametrize(("stride", "size"), [(1, 9), (2, 9), (2, 8)])
+@pytest.mark.parametrize(("stride", "size"), [(1, 49), (2, 49), (2, 48), (2, 8)])
 def test_a_shortcut_is_a_strided_convolution(stride, size):
     ours, theirs = (kind(4, 6, 1, stride, bias=False) for kind in (Pointwise, nn.Conv2d))
     theirs.load_state_dict(ours.state_dict())
