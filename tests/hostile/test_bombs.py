@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 import us3l
+from fuzz.kinds import recipe_trainer
 from us3l.cli.main import main
 from us3l.data import named
 from us3l.data.decode import Damaged, decode
@@ -252,3 +253,10 @@ def test_archives_cannot_write_outside_their_folder(tmp_path: Path, kind: str, m
             download("cifar10", root)
     assert not (tmp_path / "out.txt").exists()
     assert not (root / "in").is_symlink()
+
+
+def test_a_checkpoint_with_other_values_than_numbers():
+    """Found by fuzzing."""
+    trainer = recipe_trainer()
+    with pytest.raises(UserError, match="does not fit"):
+        trainer.load_state(trainer.state() | {"skipped": {"a": 0}})

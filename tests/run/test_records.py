@@ -119,3 +119,10 @@ def test_a_log_line_is_one_line_and_no_link_is_followed(tmp_path):
         append_records(Run(tmp_path), RECORDS)
     assert (tmp_path / "victim").read_text() == "mine"
     assert not Path(tmp_path / "new").exists()
+
+
+def test_starts_without_a_time_have_no_history(run):
+    """Found by fuzzing."""
+    run.starts.write_text(run.starts.read_text().replace("2026-01-01 10:00:00", "some day"))
+    run.log.write_text("2026-01-01 10:00:00 a line\n")
+    assert read_history(run) is None

@@ -204,7 +204,7 @@ def read_history(run: Run) -> History | None:
         begins = [time for start in starts if (time := _time(start.time))]
         parts = [[begin, begin] for begin in begins]
         for time, _ in lines:
-            for part, following in zip(parts, [*begins[1:], datetime.max], strict=True):
+            for part, following in zip(parts, [*begins[1:], datetime.max], strict=False):
                 if part[0] <= time < following:
                     part[1] = max(part[1], time)
         last = starts[-1]

@@ -267,7 +267,7 @@ class Trainer:
                 self.fabric.strategy.precision.load_state_dict(state["precision"])
             self.step = state["step"]
             self.skipped.fill_(state.get("skipped", 0))
-        except (KeyError, RuntimeError, ValueError) as error:
+        except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise UserError(
                 f"the checkpoint does not fit the run's config.yaml: {str(error).splitlines()[0]}"
             ) from None
