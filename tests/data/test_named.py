@@ -141,7 +141,7 @@ def test_damaged_and_missing_files_are_named(cifar10: Path) -> None:
 
 def test_wrong_folders_say_what_was_expected_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, wanted in ((name, wanted) for name, wanted in NAMED_SETS.items() if wanted.folder):
-        with pytest.raises(UserError, match=f"{name}: expected in .*{wanted.folder}, which is no folder") as error:
+        with pytest.raises(UserError, match=f"{name}: expected in .*{wanted.folder}, which is not a folder") as error:
             load(name, root=tmp_path)
         assert "\n" not in str(error.value)
         (tmp_path / wanted.folder).mkdir(exist_ok=True)
