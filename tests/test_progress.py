@@ -36,3 +36,12 @@ def test_an_object_of_ones_own_will_do_but_not_any_word():
     assert progress_of(mine) is mine
     with pytest.raises(UserError, match="progress='loud' must be 'silent', 'lines', 'live'"):
         progress_of("loud")  # type: ignore[arg-type]
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch):
+    monkeypatch.setattr(module, "PLAIN_EVERY", -1.0)
+    text = StringIO()
+    console = Console(file=text, force_terminal=True, _environ={"TERM": "dumb"})
+    with Screen(console).counting("embedding", 10) as counting:
+        counting.more(4)
+    assert "embedding: 4/10" in text.getvalue()

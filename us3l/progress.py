@@ -124,7 +124,7 @@ class Counting:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )
-        self.bar = Bar(*columns, console=console, transient=True) if console.is_terminal else None
+        self.bar = Bar(*columns, console=console, transient=True) if redraws(console) else None
         self.task = self.bar.add_task(printable(what), total=total) if self.bar else None
 
     def __enter__(self) -> Counting:
@@ -150,6 +150,11 @@ class Counting:
             self.console.print(
                 f"{self.what}: {done}/{total}, {clock(left)} left", markup=False, highlight=False, soft_wrap=True
             )
+
+
+def redraws(console: Console) -> bool:
+    """Whether lines that were printed can be drawn anew: in a terminal, unless it says that it cannot (TERM=dumb)."""
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 def clock(seconds: float) -> str:

@@ -59,7 +59,7 @@ def test_the_estimate_knows_that_later_steps_are_dearer():
 
 def test_a_terminal_gets_a_live_table():
     written = StringIO()
-    console = Console(file=written, width=100, force_terminal=True)
+    console = Console(file=written, width=100, force_terminal=True, _environ={"TERM": "xterm"})
     with Display(Screen(console), None, [1.0] * 2, start=0) as display:
         display.show({0.5: {"spread": 0.7, "knn": 61.25}})
         display.step(0, 1.0, 8, "1/1", "1x 3.0")
@@ -71,7 +71,7 @@ def test_a_terminal_gets_a_live_table():
 
 
 def test_no_number_is_cut_at_80_columns():
-    console = Console(file=(out := StringIO()), width=80, force_terminal=True)
+    console = Console(file=(out := StringIO()), width=80, force_terminal=True, _environ={"TERM": "xterm"})
     losses = losses_line(Objective(), [1.0, 0.25, 0.55], [4.25, -0.5, -0.625])
     with Display(Screen(console), None, [1.0] * 123_456, start=123_450) as display:
         display.step(123_450, 1.0, 8, "1000/1000", losses)
@@ -80,7 +80,7 @@ def test_no_number_is_cut_at_80_columns():
     for number in ("1000/1000", "123451/123456", "5 s left", "4.250", "-0.500", "-0.625"):
         assert number in lines
     assert "…" not in lines
-    console = Console(file=(out := StringIO()), width=80, force_terminal=True)
+    console = Console(file=(out := StringIO()), width=80, force_terminal=True, _environ={"TERM": "xterm"})
     with Counting(console, "collecting batch-norm statistics for all 378 distinct widths of them", 774_144) as counting:
         counting.more(123_456)
         counting.bar.refresh()

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from us3l.files import append_lines
 from us3l.objective.spec import Objective
-from us3l.progress import PLAIN_EVERY, Progress, Screen, clock
+from us3l.progress import PLAIN_EVERY, Progress, Screen, clock, redraws
 from us3l.streams import one_line, printable
 from us3l.training.monitor import Gauges
 
@@ -60,7 +60,7 @@ class Display:
         self.recent = [0, 0.0]  # images and seconds since the last look
         self.gauges: Gauges = {}
         console = progress.console if isinstance(progress, Screen) else None
-        self.live = Live(console=console, refresh_per_second=4) if console and console.is_terminal else None
+        self.live = Live(console=console, refresh_per_second=4) if console and redraws(console) else None
 
     def __enter__(self) -> Display:
         if self.live:
