@@ -13,6 +13,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
+from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.made_runs import make_run
 from us3l.cli.main import main
@@ -71,6 +72,17 @@ def find(browser, selector):
     return browser.find_element(By.CSS_SELECTOR, selector)
 
 
+def unfold(browser, summary):
+    """Open it, and wait for what the page then draws: browsers tell of it later."""
+    summary.click()
+    drawn = "return arguments[0].parentElement.childElementCount > 1"
+    wait(browser, lambda: browser.execute_script(drawn, summary))
+
+
+def wait(browser, condition):
+    WebDriverWait(browser, 20, poll_frequency=0.05).until(lambda _: condition())
+
+
 def tiles(browser):
     cards = browser.find_elements(By.CSS_SELECTOR, ".tiles .card")
     return {card.find_element(By.CSS_SELECTOR, ".label").text: card.text.split("\n")[1:] for card in cards}
@@ -97,7 +109,7 @@ def test_no_error_and_no_request(browser, folder):
 
 def test_hostile_names_are_shown_and_not_run(page):
     assert page.title == "<b>run"
-    find(page, "#accuracy-and-cost-0 details summary").click()
+    unfold(page, find(page, "#accuracy-and-cost-0 details summary"))
     assert HOSTILE in [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "th.text")]
     assert page.title == "<b>run"
     assert page.find_elements(By.TAG_NAME, "img") == []
@@ -148,8 +160,7 @@ def test_axes_do_not_exaggerate_and_name_each_value_once(page):
 def test_gauges_of_researchers_are_folded_away(page):
     assert "Consistency: turn" not in [one["title"] for one in page.execute_script(AXES)]
     fold = next(one for one in page.find_elements(By.CSS_SELECTOR, "#training-0 summary") if "research" in one.text)
-    fold.click()
-    page.execute_async_script("setTimeout(arguments[0], 100)")
+    unfold(page, fold)
     assert "Consistency: turn" in [one["title"] for one in page.execute_script(AXES)]
 
 
@@ -164,8 +175,7 @@ def test_neighbours_carry_the_names_of_their_files(browser, folder, tmp_path):
     show(browser, out)
     assert find(browser, "#nearest-neighbours-0 .file").text == "<b>0.png"
     assert find(browser, "#nearest-neighbours-0 .strip .thumb").get_attribute("title").startswith("<b>")
-    find(browser, "#nearest-neighbours-0 summary").click()
-    browser.execute_async_script("setTimeout(arguments[0], 100)")
+    unfold(browser, find(browser, "#nearest-neighbours-0 summary"))
     assert len(find(browser, "#nearest-neighbours-0 .files").text.split("\n")) == 6
     assert browser.execute_script(OVERFLOWING) == {"page": 0, "wide": []}
 
@@ -228,24 +238,23 @@ def copied(page):
 def test_tables_can_be_copied(page):
     button = find(page, "#accuracy-and-cost-0 button")
     button.click()
-    page.execute_async_script("setTimeout(arguments[0], 100)")
+    wait(page, lambda: "Copied" in find(page, "#accuracy-and-cost-0 [role=status]").text)
     rows = [line.split("\t") for line in copied(page).split("\n")]
     assert rows[0] == COPIED
     assert [row[-1] for row in rows[1:]] == ["90", "80", "60"]
-    assert "Copied" in find(page, "#accuracy-and-cost-0 [role=status]").text
 
 
 def test_tables_can_be_copied_where_there_is_no_clipboard(page):
     page.execute_async_script("navigator.clipboard.writeText('old').then(arguments[0])")
     page.execute_script("navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed'))")
+    status = find(page, "#accuracy-and-cost-0 [role=status]")
     find(page, "#accuracy-and-cost-0 button").click()
-    page.execute_async_script("setTimeout(arguments[0], 100)")
+    wait(page, lambda: "Copied" in status.text)
     assert copied(page).split("\n")[0].split("\t") == COPIED
     page.execute_script("document.execCommand = () => false")
     find(page, "#accuracy-and-cost-0 button").click()
-    page.execute_async_script("setTimeout(arguments[0], 100)")
+    wait(page, lambda: "keyboard" in status.text)
     assert find(page, "#accuracy-and-cost-0 textarea").get_attribute("value").startswith("width\t")
-    assert "keyboard" in find(page, "#accuracy-and-cost-0 [role=status]").text
 
 
 OVERFLOWING = """
