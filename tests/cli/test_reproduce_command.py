@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from tests.shapes import write_coco
-from us3l import verbs
 from us3l.cli.main import main
 from us3l.errors import UserError
 from us3l.files import locked
 from us3l.paper import plans
 from us3l.paper.reproduce import SCALES, chosen_rows, entries, jobs_of
 from us3l.stopping import Interrupted
+from us3l.verbs import summaries
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +28,13 @@ def tiny(monkeypatch):
 def trained(monkeypatch):
     """The names of the runs that were trained or gone on with."""
     names = []
-    train = verbs.train
+    train = summaries.train
 
     def counted(config, run, **how):
         names.append(run.folder.name)
         train(config, run, **how)
 
-    monkeypatch.setattr(verbs, "train", counted)
+    monkeypatch.setattr(summaries, "train", counted)
     return names
 
 
@@ -54,17 +54,17 @@ def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_pat
     assert whole.count(b"\n") == 1 + 2
 
     trained.clear()
-    train = verbs.train
+    train = summaries.train
 
     def stopped(config, run, **how):
         if len(trained) == 1:
             raise Interrupted("stopped after step 1 of 2")
         train(config, run, **how)
 
-    monkeypatch.setattr(verbs, "train", stopped)
+    monkeypatch.setattr(summaries, "train", stopped)
     assert call(tmp_path / "parts", *data) == 130
     assert "the same command goes on from here" in capsys.readouterr().out
-    monkeypatch.setattr(verbs, "train", train)
+    monkeypatch.setattr(summaries, "train", train)
     assert call(tmp_path / "parts", *data) == 0
     assert len(trained) == len(set(trained)) == 3
     assert (tmp_path / "parts/mini/tables/main-cifar100.csv").read_bytes() == whole
@@ -85,7 +85,7 @@ def test_work_that_another_process_is_at_is_left_to_it(tmp_path, tiny, trained, 
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, tiny, monkeypatch, capsys):
-    train = verbs.train
+    train = summaries.train
     teacher = jobs_of(chosen_rows(entries("main-cifar100", tiny), [5]), tiny, 1)[0]  # BYOL at 1x
 
     def failing(config, run, **how):
@@ -93,7 +93,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, tiny, monkeypatch, 
             raise UserError("the loss is not finite")
         train(config, run, **how)
 
-    monkeypatch.setattr(verbs, "train", failing)
+    monkeypatch.setattr(summaries, "train", failing)
     assert call(tmp_path, "--data", "cifar100=digits", rows=("3", "5")) == 1
     out = capsys.readouterr().out
     assert f"failed: {teacher.name}: the loss is not finite" in out

@@ -12,7 +12,6 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from us3l import verbs
 from us3l.cli.main import main
 from us3l.data.sources import load
 from us3l.distributed.peers import Peers
@@ -25,6 +24,7 @@ from us3l.training import loop
 from us3l.training.recipes import Network, named
 from us3l.training.run import Machine, RunConfig, config_of
 from us3l.training.trainer import Trainer
+from us3l.verbs import pretraining
 
 TINY = replace(
     named("digits"),
@@ -145,9 +145,9 @@ def test_a_resumed_run_may_be_computed_otherwise_but_learns_the_same(tmp_path, a
     pretrain(tmp_path / "run", Machine("cpu", accumulate=2, checkpoint_every=2), resume=True)
     config = config_of(Run(tmp_path / "run"))
     assert config.machine.accumulate == 2
-    verbs.check_settled(Run(tmp_path / "run"), CONFIG)
+    pretraining.check_settled(Run(tmp_path / "run"), CONFIG)
     with pytest.raises(UserError, match="a resumed run keeps its settings"):
-        verbs.check_settled(Run(tmp_path / "run"), replace(CONFIG, machine=Machine(stream=True)))
+        pretraining.check_settled(Run(tmp_path / "run"), replace(CONFIG, machine=Machine(stream=True)))
     assert [record["step"] for record in events(tmp_path / "run")] == list(range(12))
 
 

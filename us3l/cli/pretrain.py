@@ -16,7 +16,7 @@ from us3l.errors import UserError
 from us3l.run import Run
 from us3l.training.recipes import Network, Recipe
 from us3l.training.run import Machine, RunConfig, config_of
-from us3l.verbs import check_settled, configuration
+from us3l.verbs.pretraining import check_settled, configuration
 
 HELP = Path(__file__).with_suffix(".txt")
 
@@ -144,7 +144,7 @@ def defaults(arguments: list[str], recipe: str) -> Pretrain:
 def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
     """Run a pre-training and say how it ended."""
     from us3l.cli.screen import CommandScreen
-    from us3l.verbs import train
+    from us3l.verbs.pretraining import train
 
     train(config, run, resume=resume, progress=CommandScreen())
     return 0

@@ -111,7 +111,7 @@ class Worker:
 
     plan: Plan
     train: Callable[..., Any]
-    """Like `us3l.verbs.train`."""
+    """Like `us3l.verbs.pretraining.train`."""
     evaluate: Callable[..., Any]
     """Like `us3l.evaluate`."""
     detect: Callable[..., Any]

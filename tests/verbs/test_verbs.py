@@ -129,7 +129,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(tmp_path, monkeypatch,
 
 
 def test_settings_by_name_are_those_of_the_method(tmp_path):
-    from us3l.verbs import configuration
+    from us3l.verbs.pretraining import configuration
 
     by_name, by_loss = configuration("photos", method="us3l-byol"), configuration("photos", base_loss="mse")
     assert by_name.recipe.optimiser == by_loss.recipe.optimiser

@@ -1,0 +1,109 @@
+"""`us3l.profile`, `us3l.pick` and `us3l.export`: what widths cost, which one to take, and files of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from us3l.errors import UserError
+from us3l.progress import Progress, Told, progress_of
+from us3l.verbs.arguments import AnyRun, borrowed, check_names, several
+
+if TYPE_CHECKING:
+    from us3l.deploy.backends import Backend
+    from us3l.deploy.exporting import Exported
+    from us3l.deploy.picking import Picked
+    from us3l.deploy.profiling import Profiled
+    from us3l.run.bundles import Format
+    from us3l.slimmable import Slimmable
+
+
+def profile(
+    run: AnyRun | Slimmable,
+    *,
+    widths: Literal["all"] | Sequence[float] | float | None = None,
+    backends: Sequence[Backend] | Backend = "torch",
+    batch_size: Sequence[int] | int = 1,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> Profiled:
+    """What each width costs, and how fast it is on this device.
+
+    Args:
+        run: a run, the path of its folder, or a network; of a network nothing is kept.
+        widths: those to time (default: the paper's nine, and those that were evaluated).
+        backends: what runs the networks: "torch", "onnx", "openvino", or several of them.
+        batch_size: one or several to time.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l.deploy.profile_run`, such as `threads=4` or `device_profile="phone.csv"`.
+
+    Returns:
+        The profile; `rows` has a dictionary per width, backend and batch size.
+    """
+    from us3l.deploy.profiling import profile_run
+
+    check_names(profile_run, settings)
+    if table := settings.get("device_profile"):
+        settings["device_profile"] = Path(table)
+    with borrowed(run) as place:
+        return profile_run(
+            place,
+            widths if isinstance(widths, str | None) else several(widths),
+            several(backends),
+            several(batch_size),
+            progress=progress_of(progress),
+            **settings,
+        )
+
+
+def pick(run: AnyRun | Slimmable, **settings: Any) -> Picked:
+    """The best width within all budgets given.
+
+    Args:
+        run: a run, the path of its folder, or a network, which has no latencies.
+        settings: budgets (`latency_ms`, `macs`, `params`, `size_mb`, `memory_mb`) and what else `us3l pick` takes, such
+            as `accuracy_at_least=40`.
+
+    Returns:
+        The choice: its `width`, and whether it `fits`; if nothing does, it is the nearest.
+    """
+    from us3l.deploy.picking import pick_width
+
+    check_names(pick_width, settings)
+    with borrowed(run) as place:
+        return pick_width(place, **settings)
+
+
+def export(
+    run: AnyRun | Slimmable,
+    width: Sequence[float] | float,
+    format: Sequence[Format] | Format = "torch",
+    *,
+    out: str | Path | None = None,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> Exported:
+    """Write plain networks of some widths as files, each checked against the network it came from.
+
+    Args:
+        run: a run, the path of its folder, or a network, for which `out` is needed.
+        width: one or several.
+        format: "torch", "safetensors", "onnx", "openvino" or "executorch", or several of them.
+        out: folder for the files (default: export/ in the run's folder); an earlier bundle there is added to.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l export`, such as `int8=True`, `head="probe"` or `data="photos/"`.
+
+    Returns:
+        The networks that were written; `files` are those to open.
+    """
+    from us3l.deploy.exporting import export_run
+    from us3l.slimmable import Slimmable
+
+    check_names(export_run, settings)
+    if isinstance(run, Slimmable) and out is None:
+        raise UserError("say where the files of a network should go: `out='FOLDER'`")
+    folder = None if out is None else Path(out)
+    with borrowed(run) as place:
+        told = progress_of(progress)
+        return export_run(place, several(width), several(format), out=folder, progress=told, **settings)

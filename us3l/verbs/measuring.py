@@ -1,0 +1,133 @@
+"""`us3l.evaluate`, `us3l.detect` and `us3l.compare`: how good the widths are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from us3l.errors import UserError
+from us3l.progress import Progress, Told, progress_of
+from us3l.training.run import config_of
+from us3l.training.settings import with_settings
+from us3l.verbs.arguments import AnyRun, built, name_of, run_of
+
+if TYPE_CHECKING:
+    from us3l.data.sources import Data
+    from us3l.evaluation.comparing import Comparison
+    from us3l.run.detections import DetectionRecord
+    from us3l.run.evaluations import EvaluationRecord
+    from us3l.slimmable import Slimmable
+
+
+def evaluate(
+    run: AnyRun | Slimmable,
+    data: Data | None = None,
+    *,
+    test_data: Data | None = None,
+    data_root: str | Path | None = None,
+    train_images: int | None = None,
+    test_images: int | None = None,
+    stream: bool = False,
+    memory_gib: float = 4.0,
+    name: str | None = None,
+    overwrite: bool = False,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> EvaluationRecord:
+    """Accuracy at each width, measured on labelled images.
+
+    Args:
+        run: a run, the path of its folder, or a network; of a network nothing is written.
+        data: labelled images (default: those that the run was trained on).
+        test_data: images to test on (default: the test part of `data`, a fifth of it if there is none).
+        data_root: where data sets that have a name lie (default: the environment's US3L_DATA, else ./data).
+        train_images: learn from only this many images (default: all, or the number that the run itself used).
+        test_images: test on only this many images, the same number per class (default: all).
+        stream: decode images anew whenever they are needed, also if they would fit into memory.
+        memory_gib: memory for decoded images; larger sets are streamed.
+        name: of the result, eval/NAME.json (default: the data's, followed by the protocol's unless that is fast).
+        overwrite: replace an earlier result of that name, instead of adding widths to it.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l evaluate`, such as `widths=(1, 0.5)`, `protocol="paper"` or `device="cuda"`.
+
+    Returns:
+        The record that was kept; `rows` has a dictionary per width.
+    """
+    from us3l.data.preprocessing import Preprocessing
+    from us3l.data.sources import open_images, tell_damaged
+    from us3l.evaluation import EvaluationSettings, Job
+    from us3l.slimmable import Slimmable
+
+    told, chosen = progress_of(progress), built(EvaluationSettings, settings, "evaluate")
+    kept = None if isinstance(run, Slimmable) else run_of(run)
+    net = run if isinstance(run, Slimmable) else run_of(run).network
+    if data is None:
+        if kept is None or not kept.started:
+            raise UserError("say which labelled images to use (`data`)")
+        config = config_of(kept)
+        data, train_images = config.source, train_images or config.recipe.images
+    where: dict[str, Any] = {"root": data_root, "stream": stream, "memory": int(memory_gib * 2**30), "progress": told}
+    side = Preprocessing.of(net).resize
+    train = open_images(data, "train" if test_data is None else "all", side, limit=train_images, **where)
+    if test_data is None:
+        test = open_images(data, "test", side, limit=test_images, **where)
+    else:
+        test = open_images(test_data, "all", side, limit=test_images, **where)
+    job = Job(net, train, test, chosen, name_of(data))
+    if kept:
+        job.check(kept, name, overwrite)
+    evaluation = job.run(told)
+    tell_damaged(told, name_of(data), evaluation.damaged)
+    return job.keep(kept, evaluation, name, overwrite) if kept else job.recorded(evaluation)
+
+
+def detect(
+    run: AnyRun,
+    data: str | Path,
+    width: float,
+    *,
+    data_root: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> DetectionRecord:
+    """Train Faster or Mask R-CNN on the network of one width, and test it on images with boxes.
+
+    Args:
+        run: a run, or the path of its folder.
+        data: "voc", "coco", or a folder in the layout of either.
+        width: of the sub-network.
+        data_root: where voc and coco lie (default: the environment's US3L_DATA, else ./data).
+        out: folder for the results (default: detect/ in the run's folder).
+        resume: go on with a training that was stopped; the settings must be the same.
+        overwrite: replace earlier results of this data and width.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l detect`, such as `steps=500`, `batch=4`, `masks="no"` or `device="cuda"`.
+
+    Returns:
+        The record that was kept; `rows` has a dictionary per class, that of all classes first.
+    """
+    from us3l.evaluation.detection.objects import detect_objects
+    from us3l.evaluation.detection.settings import DetectionSettings
+
+    chosen, told = with_settings(DetectionSettings(), settings), progress_of(progress)
+    where: dict[str, Any] = {"data_root": data_root, "out": out, "resume": resume, "overwrite": overwrite}
+    return detect_objects(run_of(run), data, width, chosen, **where, progress=told).record
+
+
+def compare(*runs: AnyRun, data: str | None = None, metric: str | None = None) -> Comparison:
+    """Accuracy of several evaluated runs at each width; runs that differ only in their seed are one column.
+
+    Args:
+        runs: those to compare; the others are compared with the first.
+        data: the evaluation, by its name (default: the one that all runs have).
+        metric: "linear", "finetuned" or "knn" (default: the first of these that all runs have).
+
+    Returns:
+        The comparison; `rows` has a dictionary per width.
+    """
+    from us3l.evaluation.comparing import compare_runs
+
+    return compare_runs(runs, data, metric)

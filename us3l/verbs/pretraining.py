@@ -1,0 +1,157 @@
+"""`us3l.pretrain`, and what settles its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from us3l.errors import UserError
+from us3l.families.family import qualified_name
+from us3l.progress import Progress, Told, progress_of
+from us3l.run import Run
+from us3l.run.identity import data_path
+from us3l.training.recipes import named
+from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.settings import changed
+from us3l.verbs.arguments import name_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from us3l.data.sources import Data
+
+
+def pretrain(
+    data: Data | None = None,
+    out: str | Path | None = None,
+    *,
+    recipe: str | None = None,
+    method: str | None = None,
+    case: str | None = None,
+    scale: Literal["mini", "paper"] = "mini",
+    config: str | Path | RunConfig | None = None,
+    network: Callable[[Any], nn.Module] | None = None,
+    resume: bool = False,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> Run:
+    """Train one network once, on images without labels, for every width.
+
+    Args:
+        data: a folder of images, parquet files or shards by their path, a known name, a list of image files, pixels
+            (a uint8 tensor, N x 3 x H x W), or a data set of torch.
+        out: the run's folder, made anew.
+        recipe: a named recipe, see `us3l recipes` (default: the one that suits the data).
+        method: a named method instead of US3L, such as "us-simsiam".
+        case: a row of one of the paper's tables, such as "app-ablation/23".
+        scale: train a `case` with its recipe for CPUs ("mini") or as the paper did ("paper").
+        config: settings of another run, as kept in its config.yaml.
+        network: a function from a width to a network of your own, instead of a backbone by name.
+        resume: continue the run in `out` from its last checkpoint; start it if there is none.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: any setting of `us3l pretrain` by its name, such as `epochs=50` or `min_width=0.5`.
+
+    Returns:
+        The finished run.
+    """
+    if out is None:
+        raise UserError("say where the run should go: `out='runs/NAME'`")
+    run = Run(out, network)
+    if resume and run.started:
+        chosen = resumed(run, **settings)
+    else:
+        own = {} if network is None else {"backbone": f"{network.__module__}:{qualified_name(network)}"}
+        chosen = configuration(name_of(data), recipe, method, case, scale, config, **own, **settings)
+        if not chosen.data:
+            raise UserError("say which images to learn from: a folder, a known name, a list of files or a tensor")
+    train(chosen, run, data, resume, progress_of(progress))
+    return run
+
+
+def train(
+    config: RunConfig, run: Run, data: Data | None = None, resume: bool = False, progress: Progress | None = None
+) -> None:
+    """Train by settings that are complete; `data` is only needed where the settings cannot name it."""
+    from us3l.data.sources import TRAINING_MEMORY, open_images
+    from us3l.training.loop import pretrain as train_all
+
+    told, recipe = progress_of(progress), config.recipe.settled()
+    if resume and run.started:
+        kept = config_of(run)
+        config = replace(config, data=kept.data, data_path=kept.data_path)
+    else:
+        config = config.located()
+
+    def images() -> Any:
+        return open_images(
+            config.source if data is None else data,
+            "pretrain",
+            recipe.views.size,
+            limit=recipe.images,
+            stream=config.machine.stream,
+            memory=TRAINING_MEMORY,
+            progress=told,
+        )
+
+    if resume and run.finished:
+        return
+    train_all(replace(config, recipe=recipe), run, images, resume, told)
+
+
+def configuration(
+    data: str = "",
+    recipe: str | None = None,
+    method: str | None = None,
+    case: str | None = None,
+    scale: Literal["mini", "paper"] = "mini",
+    config: str | Path | RunConfig | None = None,
+    **settings: Any,
+) -> RunConfig:
+    """All settings of a run: see `pretrain`."""
+    suited = "mini"
+    if data:
+        from us3l.data.named import recommended_recipe
+
+        suited = recommended_recipe(data)
+    if isinstance(config, RunConfig):
+        chosen = config
+    elif config is not None:
+        from us3l.run.config import read_config
+
+        if not Path(config).is_file():
+            raise UserError(f"there is no file {config}")
+        chosen = read_config(Path(config), RunConfig)
+    else:
+        chosen = RunConfig("", named(recipe or suited))
+    if data:
+        chosen = replace(chosen, data=data, data_path="")
+    if method:
+        chosen = replace(chosen, recipe=chosen.recipe.with_method(method))
+    if case:
+        from us3l.paper.cases import case as row
+
+        given = recipe is not None or config is not None or suited != "mini"
+        applied = row(case).apply(chosen.recipe) if given else row(case).at_scale(scale)
+        chosen = replace(chosen, recipe=applied)
+    return changed(chosen, **settings)
+
+
+def resumed(run: Run, **settings: Any) -> RunConfig:
+    """The settings of a resumed run: its own; only how it is computed may change."""
+    config = changed(config_of(run), **settings)
+    check_settled(run, config)
+    return config
+
+
+def check_settled(run: Run, config: RunConfig) -> None:
+    """That a resumed run keeps its settings: all but how it is computed."""
+
+    def settled(config: RunConfig) -> RunConfig:
+        machine = Machine(stream=config.machine.stream)
+        data = data_path(config.source) or config.data
+        return RunConfig(data, config.recipe.settled(), machine)
+
+    if settled(config) != settled(config_of(run)):
+        raise UserError(f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them")
