@@ -162,7 +162,7 @@ def other_work(batch: int = 128) -> Row:
     parts: dict[str, Callable[[], object]] = {
         "views": views,
         "losses": losses,
-        "teacher": learner.update_teacher,
+        "teacher": partial(learner.update_teacher, 3, one.steps),
         "optimiser and regulariser": one.optimiser.step,
     }
     best = best_seconds({"step": step, **parts}, turns=3)

@@ -12,7 +12,8 @@ from us3l.cli.main import main
 from us3l.errors import UserError
 from us3l.files import locked
 from us3l.paper import plans
-from us3l.paper.reproduce import SCALES, chosen_rows, entries, jobs_of
+from us3l.paper.reproduce import chosen_rows, entries, jobs_of
+from us3l.paper.scales import SCALES
 from us3l.stopping import Interrupted
 from us3l.verbs import summaries
 

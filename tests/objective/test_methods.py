@@ -50,7 +50,7 @@ def test_us3l_on_byol_is_the_best_mse_row_with_the_strategies():
 
 
 WIDTHS_A_BATCH = dict.fromkeys(METHODS, 1)
-WIDTHS_A_BATCH |= {"us3l": 3, "us3l-byol": 3, "us3l-mocov3": 3}
+WIDTHS_A_BATCH |= {"us3l": 3, "us3l-plus": 3, "us3l-byol": 3, "us3l-mocov3": 3}
 WIDTHS_A_BATCH |= {name: 4 for name in METHODS if name.startswith(("us-", "s-net"))}
 
 

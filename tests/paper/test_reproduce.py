@@ -3,10 +3,12 @@ from dataclasses import replace
 import pytest
 
 from us3l.errors import UserError
+from us3l.paper.cases import case
 from us3l.paper.reproduce import (
     ABLATION,
+    OWN,
     REPRODUCIBLE,
-    SCALES,
+    TAKEN_AWAY,
     Job,
     chosen_rows,
     distinct,
@@ -16,11 +18,12 @@ from us3l.paper.reproduce import (
     jobs_of,
     width_of,
 )
+from us3l.paper.scales import SCALES
 from us3l.paper.tables import table
-from us3l.training.recipes import Recipe
+from us3l.training.recipes import CIFAR, Recipe
 
-MINI, PAPER = SCALES["mini"], SCALES["paper"]
-RESULTS = [name for name in REPRODUCIBLE if name not in ("guidelines", "steps")]
+MINI, SMALL, PAPER = SCALES["mini"], SCALES["small"], SCALES["paper"]
+RESULTS = [name for name in REPRODUCIBLE if name not in OWN]
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -39,7 +42,7 @@ def test_every_figure_of_the_papers_tables_has_an_entry(name):
 
 @pytest.mark.parametrize("name", REPRODUCIBLE)
 def test_every_entry_is_a_run_that_can_be_configured(name):
-    for scale in (MINI, PAPER):
+    for scale in (MINI, SMALL, PAPER):
         for job in jobs_of(entries(name, scale), scale, 1):
             assert (job.teacher is not None) == job.recipe.objective.frozen_teacher
             assert job.effort > 0
@@ -47,6 +50,39 @@ def test_every_entry_is_a_run_that_can_be_configured(name):
                 assert job.recipe.images == 3000
                 assert job.recipe.epochs in (5, 10, 20)  # SEED and supervised learning half, 800 epochs double
                 assert job.data in ("cifar10", "cifar100")
+            if scale is SMALL:
+                assert (job.recipe.images, job.recipe.views.size) == (25_000, 16)
+                assert job.recipe.epochs in (6, 11, 22)
+
+
+def test_scales_for_cpus_are_the_papers_runs_scaled_down():
+    for scale in (MINI, SMALL):
+        vit = scale.recipe("cifar-vit-tiny")
+        assert vit.optimiser.warmup / vit.epochs == pytest.approx(40 / 300)
+        assert vit.objective.teacher_momentum is None
+    assert PAPER.recipe("cifar-resnet18") == CIFAR
+    assert SMALL.epochs * (SMALL.images // 128) == 2145
+    for number in (1, 3, 7, 19, 22, 23, 28):  # the guidelines at small scale
+        found = chosen_rows(entries("app-ablation", SMALL), [number])
+        (job,) = jobs_of(found, SMALL, 1)
+        assert job.recipe == case(f"app-ablation/{number}").at_scale("small")
+
+
+def test_tables_of_ours():
+    found = entries("every-width", SMALL)
+    rows = {entry.row: entry for entry in found if entry.width == 0.25}
+    assert [(one.label, one.alone, one.paper) for one in rows.values()] == [
+        ("SimCLR, each width alone", True, 53.6),
+        ("US+SimCLR", False, 57.4),
+        ("US3L (the paper's)", False, 60.4),
+        ("US3L-plus", False, None),
+    ]
+    assert len(jobs_of(found, SMALL, 1)) == 4 + 3
+    less = jobs_of(entries("plus-ablation", SMALL), SMALL, 1)
+    plus = less[0].recipe
+    assert plus == SMALL.recipe("cifar-resnet18").with_method("us3l-plus")
+    assert len({job.name for job in less}) == 1 + len(TAKEN_AWAY)
+    assert all(job.recipe.objective != plus.objective for job in less[1:])
 
 
 def test_what_stands_in_for_imagenet_is_trained_and_tested_on():

@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from us3l.paper.reproduce import SCALES, entries
+from us3l.paper.reproduce import entries
+from us3l.paper.scales import SCALES
 from us3l.paper.workspace import Found
 from us3l.reporting.guidelines import guidelines_figure, rotated, rotation_figure
 from us3l.run.records import Gauges

@@ -4,7 +4,8 @@ import io
 import pytest
 from rich.console import Console
 
-from us3l.paper.reproduce import SCALES, chosen_rows, entries
+from us3l.paper.reproduce import chosen_rows, entries
+from us3l.paper.scales import SCALES
 from us3l.paper.workspace import Found, collapsed, disagreements
 from us3l.reporting.reproduction import as_csv, markdown, reproduction_figure, reproduction_table
 from us3l.run.records import Gauges
@@ -16,7 +17,8 @@ ENTRIES = chosen_rows(entries("main-cifar100", SCALES["mini"]), [7, 8, 9])
 def found():
     """US+SimCLR above US3L, other than in the paper; US+SimSiam collapsed; the third with one seed."""
     values = {7: (30.0, 32.0), 8: (1.0, 1.2), 9: (20.0,)}
-    return [Found(entry, values[entry.row], 2 if entry.row == 8 else 0) for entry in ENTRIES]
+    near = {7: (28.0, 27.0)}
+    return [Found(one, values[one.row], 2 if one.row == 8 else 0, near.get(one.row, ())) for one in ENTRIES]
 
 
 def test_ours_the_papers_and_the_difference(found):
@@ -25,13 +27,14 @@ def test_ours_the_papers_and_the_difference(found):
         console.quiet = False
         console.print(reproduction_table(found, "a title"))
     lines = captured.get().splitlines()
-    ours, paper, difference = lines[4:7]
+    ours, knn, paper, difference = lines[4:8]
     assert ours.split() == "7. ResNet-18, US+SimCLR (2 seeds) 31.0±1.4 31.0±1.4 31.0±1.4 31.0±1.4".split()
     assert paper.split() == ["paper", "65.5", "61.8", "57.4"]  # it has no 0.75x
     assert difference.split() == ["difference", "-34.5", "-30.8", "-26.4"]
-    assert lines[7].split()[-5:] == ["seeds)", "-", "-", "-", "-"]
+    assert knn.split() == ["kNN"] + ["27.5±0.7"] * 4
+    assert lines[8].split()[-5:] == ["seeds)", "-", "-", "-", "-"]
     assert max(map(len, lines)) <= 80
-    assert markdown(found, "a title", ["first", "second"]).count("\n|") == 2 + 3 + 2 + 3
+    assert markdown(found, "a title", ["first", "second"]).count("\n|") == 2 + 4 + 2 + 3
 
 
 def test_csv_keeps_what_the_table_hides(found):
@@ -39,6 +42,7 @@ def test_csv_keeps_what_the_table_hides(found):
     assert len(rows) == 12
     first, collapse = rows[0], rows[4]
     assert (first["ours"], first["deviation"], first["seeds"], first["paper"]) == ("31", "1.41", "2", "65.5")
+    assert (first["knn"], first["knn_deviation"], collapse["knn"]) == ("27.5", "0.707", "")
     assert (collapse["ours"], collapse["collapses"], collapse["column"]) == ("1.1", "2", "1x")
 
 
@@ -54,7 +58,7 @@ def test_rows_without_a_figure_of_ours_are_left_out(found):
     assert "US+SimSiam" not in markdown(fewer, "a title", [""])
 
 
-@pytest.mark.parametrize("name", ["main-cifar100", "coco", "steps"])
+@pytest.mark.parametrize("name", ["main-cifar100", "coco", "every-width"])
 def test_the_picture_is_drawn_for_each_kind_of_table(name, tmp_path):
     found = [Found(entry, (50 * entry.width, 52 * entry.width)) for entry in entries(name, SCALES["mini"])]
     reproduction_figure(found, tmp_path / "figure.png", "a title")

@@ -6,13 +6,14 @@ import argparse
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from us3l.cli.parse import parse, program
 from us3l.console import Console
 from us3l.errors import UserError
+from us3l.paper.scales import ScaleName
 from us3l.run import Run
 from us3l.training.recipes import Network, Recipe
 from us3l.training.run import Machine, RunConfig, config_of
@@ -49,8 +50,8 @@ class Pretrain:
     """A named method instead of US3L, such as us-simsiam or byol: see `us3l recipes`."""
     case: str | None = None
     """A row of one of the paper's tables, such as app-ablation/23 or main-cifar100/9."""
-    scale: Literal["mini", "paper"] = "mini"
-    """Train a --case with its recipe for CPUs, or as the paper did."""
+    scale: ScaleName = "mini"
+    """Train a --case with its recipe for CPUs, with that of us3l reproduce at small scale, or as the paper did."""
     config: Path | None = None
     """Settings of another run, as kept in its config.yaml."""
     resume: bool = False

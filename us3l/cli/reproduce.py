@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from us3l.cli.parse import parse
 from us3l.errors import UserError
+from us3l.paper.scales import ScaleName
 
 if TYPE_CHECKING:
     from us3l.cli.screen import CommandScreen
@@ -24,7 +25,8 @@ class Reproduce:
 
     TABLE is main-cifar100, main-vit-cifar10, main-imagenet, motivation, ablation, ablation1, app-ablation,
     app-ablation-sample, app-ablation-reg, app-ablation-reg-for-byol, intersect, app-arbitrary-width, classification,
-    classification-r18 or coco; or one of ours: guidelines, steps.
+    classification-r18 or coco; or one of ours: every-width, plus-ablation,
+    guidelines, steps.
 
     Runs lie in OUT/SCALE, named by their settings: tables share them, finished ones are never repeated, and any number
     of processes or machines that see the folder share the work. Tables are OUT/SCALE/tables/TABLE.csv, .md and .png.
@@ -32,14 +34,15 @@ class Reproduce:
     examples:
       us3l reproduce main-cifar100 --list
       us3l reproduce main-cifar100 --rows 7 8 9 --seeds 3 --data cifar100=my/cifar100
+      us3l reproduce every-width --scale small --seeds 3
       us3l reproduce guidelines
       us3l reproduce main-imagenet --scale paper --rows 1 2 3
     """
 
     table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")]
     """A table's name."""
-    scale: Literal["mini", "paper"] = "mini"
-    """Small runs for CPUs, or all as the paper has it."""
+    scale: ScaleName = "mini"
+    """Runs for CPUs, of minutes (mini) or of an hour (small), or all as the paper has it."""
     rows: tuple[int, ...] = ()
     """Rows to train, by their numbers from 1 (default: all)."""
     seeds: int = 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Self
@@ -24,6 +23,7 @@ from us3l.objective.losses import (
     soft_cross_entropy,
     unit,
 )
+from us3l.objective.scaling import teacher_rate
 from us3l.objective.spec import Objective
 from us3l.slimmable import Slimmable
 
@@ -90,15 +90,10 @@ class Learner(nn.Module):
         return per_view(self.projector, [network(view) for view in views])
 
     @torch.no_grad()
-    def update_teacher(self, progress: float = 0.0) -> None:
-        """Move the momentum teacher towards the network: once a batch, before the step.
-
-        `progress` is the share of training that is done.
-        """
+    def update_teacher(self, step: int, steps: int) -> None:
+        """Move the momentum teacher towards the network: once a batch, before a step of all `steps`."""
         if self.teacher is not None and not self.objective.frozen_teacher:
-            rate = 1 - self.objective.teacher_momentum
-            if self.objective.teacher_schedule == "cosine":
-                rate *= (1 + math.cos(math.pi * progress)) / 2
+            rate = teacher_rate(self.objective, step, steps)
             student: list[Tensor] = [*self.net.full.parameters(), *self.projector.parameters()]
             torch._foreach_lerp_([*self.teacher.parameters()], student, rate)
 

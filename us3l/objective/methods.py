@@ -10,7 +10,7 @@ from us3l.objective.spec import Objective
 
 COMPOSITION = (
     "base_loss distill_loss head momentum_base momentum_sub samples sandwich max_first gradual fixed_widths alpha "
-    "teacher_schedule final_norm projector_norm"
+    "teacher_schedule final_norm projector_norm update"
 ).split()
 US3L: dict[str, Any] = {name: getattr(Objective(), name) for name in COMPOSITION}
 """All that makes a method, as it is in US3L; other settings (sizes, temperatures) are a recipe's."""
@@ -37,6 +37,10 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "us3l": Method("InfoNCE with a momentum teacher, MSE distillation through a head of its own (the paper's)", US3L),
+    "us3l-plus": Method(
+        "US3L with imitation by InfoNCE and one update per width (ours, not the paper's)",
+        {**US3L, "distill_loss": "infonce", "update": "per-width"},
+    ),
     "us3l-byol": Method(
         "the same on BYOL's base loss (the authors' configuration for ImageNet)", {**US3L, "base_loss": "mse"}
     ),

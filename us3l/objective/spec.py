@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
 from us3l.errors import UserError
+from us3l.objective.scaling import memory
+
+PAPER_STEPS = 400 * (50_000 // 512)
+"""Of the paper's runs on CIFAR: 400 epochs of batches of 512."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,11 @@ class Objective:
     """Temperature of a frozen teacher's similarities (SEED)."""
     queue: int = 32768
     """Targets of earlier batches that moco and seed remember."""
-    teacher_momentum: float = 0.99
-    """The teacher becomes this much of itself and the rest of the network at every step."""
+    teacher_momentum: float | None = 0.99
+    """The teacher becomes this much of itself and the rest of the network at every step (None: by teacher_memory)."""
+    teacher_memory: float = memory(0.99, PAPER_STEPS)
+    """The share of all steps over which the teacher averages, in place of a momentum: the same for runs of any length.
+    The default is that of a momentum of 0.99 in the paper's runs on CIFAR."""
     teacher_schedule: Literal["constant", "cosine"] = "constant"
     """Whether the teacher's momentum stays, or rises to 1 along a cosine."""
     hidden: int = 2048
@@ -101,7 +108,10 @@ class Objective:
             <= begin
             <= end
             <= 1,
-            f"teacher_momentum={self.teacher_momentum} must lie from 0 to 1": 0 <= self.teacher_momentum <= 1,
+            f"teacher_momentum={self.teacher_momentum} must lie from 0 to 1": (
+                self.teacher_momentum is None or 0 <= self.teacher_momentum <= 1
+            ),
+            f"teacher_memory={self.teacher_memory} must be above 0": self.teacher_memory > 0,
             f"hidden={self.hidden}, predictor={self.predictor} and dim={self.dim} must be positive": (
                 min(self.hidden, self.predictor, self.dim) > 0
             ),

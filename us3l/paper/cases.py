@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from us3l.errors import UserError
 from us3l.objective.methods import PLAIN
+from us3l.paper.scales import SCALES, ScaleName
 from us3l.paper.tables import Row, table
 from us3l.training.recipes import Recipe, named, twin
-
-Scale = Literal["mini", "paper"]
 
 # PLAIN is what the ablations share unless they vary it: the best composition of `app-ablation` (case 23).
 DYNAMIC: dict[str, Any] = {"max_first": True, "gradual": True}
@@ -39,8 +38,10 @@ class Case:
             changed, network=replace(changed.network, backbone=backbone), epochs=self.longer * changed.epochs
         )
 
-    def at_scale(self, scale: Scale) -> Recipe:
-        """The recipe of this row as the paper has it, or its twin for CPUs."""
+    def at_scale(self, scale: ScaleName) -> Recipe:
+        """The recipe of this row as the paper has it, its twin for CPUs, or that of `us3l reproduce` at small scale."""
+        if scale == "small":
+            return self.apply(SCALES[scale].recipe(self.recipe))
         return self.apply(named(self.recipe if scale == "paper" else twin(self.recipe)))
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from us3l.data.named import is_there
 from us3l.errors import UserError
 from us3l.files import Taken, locked, read_json, write_json
-from us3l.paper.reproduce import SCALES, Entry, Job, ScaleName, chosen_rows, entries, jobs_of
+from us3l.paper.reproduce import Entry, Job, chosen_rows, entries, jobs_of
+from us3l.paper.scales import SCALES, ScaleName
 from us3l.paper.workspace import Workspace
 from us3l.progress import Progress
 from us3l.run.detections import DETECTOR, detection_stem, ended
@@ -78,7 +79,7 @@ def plan_table(
 
     Args:
         table: Its name.
-        scale: Small runs for CPUs, or all as the paper has it.
+        scale: Runs for CPUs, or all as the paper has it.
         rows: Those to make, by their numbers from 1 (default: all).
         seeds: How many runs each row gets.
         out: Folder of all runs and tables.

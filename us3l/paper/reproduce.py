@@ -5,64 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from us3l.errors import UserError
-from us3l.evaluation.protocols import Protocol
 from us3l.objective.sampling import sample_widths
 from us3l.paper.cases import TABLES, Case, case, cases
+from us3l.paper.scales import Scale
 from us3l.paper.tables import Row, table
-from us3l.training.recipes import Recipe, named, twin
-
-ScaleName = Literal["mini", "paper"]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How large everything is. Two rows are compared at one scale; two scales are not compared with each other."""
-
-    about: str
-    protocol: Protocol
-    widths: tuple[float, ...] | None = None
-    """At which networks are evaluated, and individual ones trained (None: those of the table)."""
-    images: int | None = None
-    epochs: int | None = None
-    calibration: int | None = None
-    labelled: int | None = None
-    """Images that probes learn from."""
-    detector: dict[str, Any] = field(default_factory=dict)
-    """Settings of detectors."""
-    stand_ins: dict[str, str] = field(default_factory=dict)
-    """Data sets that are used in place of others."""
-
-    def data(self, name: str) -> str:
-        """The data set that is used for one of the paper's."""
-        return self.stand_ins.get(name, name)
-
-    def recipe(self, found: Case) -> Recipe:
-        if self.epochs is None:
-            return found.at_scale("paper")
-        small = replace(named(twin(found.recipe)), images=self.images, epochs=self.epochs)
-        return found.apply(replace(small, calibration=self.calibration or small.calibration))
-
-
-SCALES: dict[ScaleName, Scale] = {
-    "mini": Scale(
-        "mini scale: networks a quarter as wide (base 16; ViTs base 32 and half as deep), 3,000 training images of 32 "
-        "pixels (64 for ImageNet, for which CIFAR-100 stands in), 10 epochs of batches of 128, exact linear probe on "
-        "5,000 labelled images; for comparing rows with each other, not with the paper's figures",
-        protocol="fast",
-        widths=(1.0, 0.75, 0.5, 0.25),
-        images=3000,
-        epochs=10,
-        calibration=1024,
-        labelled=5000,
-        detector={"steps": 300, "batch": 4, "image_size": 128, "channels": 32, "regions": 128},
-        stand_ins={"imagenet": "cifar100"},
-    ),
-    "paper": Scale("the paper's scale", protocol="paper"),
-}
+from us3l.training.recipes import Recipe
 
 # The rows of the paper's shorter table of losses, by their cases in the full one.
 ABLATION = (1, 3, 7, 8, 9, 12, 15, 17, 18, 19, 20, 22, 23, 24, 25, 27, 28)
@@ -71,8 +22,23 @@ TRANSFER = {"C-10": "cifar10", "C-100": "cifar100", "Flowers": "flowers102", "Pe
 TEACHERS = {"BYOL R-18": "cifar-resnet18", "BYOL R-50": "cifar-resnet50", "BYOL MBv2": "cifar-mobilenet"}
 GUIDELINES = (1, 3, 7, 9, 15, 18, 19, 22, 24, 27)
 """Cases of app-ablation: base and distillation loss, without and with a momentum teacher, no distillation head."""
+RIVALS = {1: "SimCLR, each width alone", 7: "US+SimCLR", 9: "US3L (the paper's)"}
+"""Rows of main-cifar100 that every-width compares with."""
+PLUS = Case("us3l-plus", "cifar-resnet18", "us3l-plus")
+TAKEN_AWAY: dict[str, dict[str, Any]] = {
+    "imitation by MSE instead of InfoNCE": {"distill_loss": "mse"},
+    "one update per batch instead of one per width": {"update": "per-batch"},
+    "no head of the sub-networks' own": {"head": "none"},
+    "no momentum teacher": {"momentum_base": False, "momentum_sub": False},
+    "teacher's momentum 0.99 instead of its share of the run": {"teacher_momentum": 0.99},
+    "no dynamic sampling": {"max_first": False, "gradual": False},
+    "no group regularisation": {"alpha": 0.0},
+}
+"""What US3L-plus is without each of its ingredients."""
 UNTOLD = ("Once Training", "Training Cost", "Expected forward number", "Case", "Avg.", "1.0x diff", "Model Type")
 OWN = {
+    "every-width": "networks trained alone, US+SimCLR, the paper's US3L and US3L-plus",
+    "plus-ablation": "US3L-plus with each of its ingredients taken away",
     "guidelines": "the consistency of guidance over training, for the combinations of losses and teacher",
     "steps": "US3L with one update per batch (the paper's Algorithm 1) or one per width (the authors' code)",
 }
@@ -178,13 +144,23 @@ def rows_of(name: str) -> list[tuple[Case, Row]]:
     losses = list(zip(cases("app-ablation"), table("app-ablation"), strict=True))
     if name == "guidelines":
         return [losses[number - 1] for number in GUIDELINES]
+    if name == "every-width":
+        told = table("main-cifar100")
+        untold = {"Backbone": "-", "Pretrained Teacher": "-"}
+        rivals = [
+            (case(f"main-cifar100/{number}"), told[number - 1] | untold | {"Method": words})
+            for number, words in RIVALS.items()
+        ]
+        return [*rivals, (PLUS, blank("US3L-plus"))]
+    if name == "plus-ablation":
+        less = {words: replace(PLUS, objective=changes) for words, changes in TAKEN_AWAY.items()}
+        return [(PLUS, blank("US3L-plus")), *((one, blank(words)) for words, one in less.items())]
     if name == "steps":
-        ours, row = case("main-cifar100/9"), table("main-cifar100")[8]
+        ours = case("main-cifar100/9")
         each = replace(ours, objective=ours.objective | {"update": "per-width"})
-        blank = {column: "" for column in row if width_of(column)}
         return [
-            (ours, {"Method": "one update per batch (Algorithm 1)", **blank}),
-            (each, {"Method": "one update per width (the authors' code)", **blank}),
+            (ours, blank("one update per batch (Algorithm 1)")),
+            (each, blank("one update per width (the authors' code)")),
         ]
     if name == "ablation":
         return [(losses[number - 1][0], row) for number, row in zip(ABLATION, table(name), strict=True)]
@@ -192,6 +168,11 @@ def rows_of(name: str) -> list[tuple[Case, Row]]:
         longer = {"R-18": "main-cifar100/10", "R-50": "main-cifar100/17"}
         return [(case(longer[row["Backbone"]]), row) for row in table(name)]
     return list(zip(cases(name), table(name), strict=True))
+
+
+def blank(method: str) -> Row:
+    """A row that is not in the paper, with the columns of its main table."""
+    return {"Method": method} | {column: "" for column in table("main-cifar100")[0] if width_of(column)}
 
 
 def transfers(name: str, scale: Scale) -> Iterator[Entry]:
@@ -209,7 +190,7 @@ def transfers(name: str, scale: Scale) -> Iterator[Entry]:
 
 
 def job_of(entry: Entry, scale: Scale, seed: int) -> Job:
-    recipe = replace(scale.recipe(entry.case), seed=seed)
+    recipe = replace(entry.case.apply(scale.recipe(entry.case.recipe)), seed=seed)
     recipe = replace(recipe, network=replace(recipe.network, individual=entry.width if entry.alone else None))
     teacher = None
     if told := entry.case.teacher:

@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from us3l.errors import UserError
-from us3l.paper.reproduce import Entry, Job, Scale, job_of
+from us3l.paper.reproduce import Entry, Job, job_of
+from us3l.paper.scales import Scale
 from us3l.run import Run
 from us3l.run.detections import find_detection
 from us3l.run.evaluations import find_evaluation
@@ -26,6 +27,8 @@ class Found:
     entry: Entry
     values: tuple[float, ...] = ()
     collapses: int = 0
+    knn: tuple[float, ...] = ()
+    """Accuracies of nearest neighbours, from the evaluations that the values come from, if these are linear probes."""
 
     @property
     def collapsed(self) -> bool:
@@ -75,14 +78,18 @@ class Workspace:
     def value(self, entry: Entry, job: Job) -> float | None:
         """What a run found for a figure of a table; None if it is still to be measured."""
         if entry.metric == "linear":
-            record = find_evaluation(self.run(job), self.source(entry.tested_on), self.scale.protocol)
-            return record.percent("linear").get(entry.run_width) if record else None
+            return self.accuracy(entry, job, "linear")
         detected = find_detection(self.run(job), self.source(entry.tested_on), entry.run_width)
         if detected is None:
             return None
         score, _, kind = entry.metric.partition("^")
         scores = detected.boxes if kind == "bb" else detected.masks
         return getattr(scores.overall, DETECTION[score]) if scores else None
+
+    def accuracy(self, entry: Entry, job: Job, metric: str) -> float | None:
+        """Of one kind, as evaluated; None if it was not."""
+        record = find_evaluation(self.run(job), self.source(entry.tested_on), self.scale.protocol)
+        return record.percent(metric).get(entry.run_width) if record else None
 
     def missing(self, job: Job, entries: Sequence[Entry]) -> dict[tuple[str, bool], list[float]]:
         """The widths that a run is still to be evaluated at, by data set and by whether with a detector."""
@@ -109,13 +116,15 @@ class Workspace:
         return [self.found(entry) for entry in entries]
 
     def found(self, entry: Entry) -> Found:
-        values, collapses = [], 0
+        values, knn, collapses = [], [], 0
         for job in self.seeds(entry):
             value = self.value(entry, job)
             if value is not None:
                 values.append(value)
                 collapses += collapsed(self.gauges(job), entry.run_width)
-        return Found(entry, tuple(values), collapses)
+                if entry.metric == "linear" and (near := self.accuracy(entry, job, "knn")) is not None:
+                    knn.append(near)
+        return Found(entry, tuple(values), collapses, tuple(knn))
 
     def gauges(self, job: Job) -> list[Gauges]:
         """The measurements of the monitor in a run, from the first to the last."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -21,8 +22,11 @@ from us3l.paper.workspace import Found, Workspace, disagreements
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WHO = ("ours", "paper", "difference")
-FIELDS = "row label column width ours deviation seeds collapses paper paper_collapsed difference trained_on tested_on"
+WHO = ("ours", "kNN", "paper", "difference")
+FIELDS = (
+    "row label column width ours deviation seeds collapses paper paper_collapsed difference trained_on tested_on "
+    "knn knn_deviation"
+)
 
 
 @dataclass(frozen=True)
@@ -99,17 +103,18 @@ def cell(one: Found, who: str) -> str:
     """A figure as it stands in the table; a collapse is `-`, as in the paper."""
     if who == "paper":
         return "-" if one.entry.collapsed else "" if one.entry.paper is None else f"{one.entry.paper:.1f}"
-    if one.mean is None:
+    if one.mean is None or (who == "kNN" and not one.knn):
         return ""
     if one.collapsed:
         return "-" if who == "ours" else ""
     if who == "difference":
         return "" if one.difference is None else f"{one.difference:+.1f}"
-    return f"{one.mean:.1f}" + ("" if one.deviation is None else f"±{one.deviation:.1f}")
+    values = one.knn if who == "kNN" else one.values
+    return f"{fmean(values):.1f}" + (f"±{stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def lines(found: Sequence[Found]) -> Iterator[tuple[str, str, list[str]]]:
-    """Up to three for each row: whose, what stands before the figures, and these: ours, the paper's, the difference."""
+    """Up to four for each row: whose, what stands before the figures, and these: see `WHO`."""
     for number, label, figures in rows(found):
         seeds = max(len(one.values) for one in figures)
         first = f"{number}. {label}" + (f" ({seeds} seeds)" if seeds > 1 else "")
@@ -162,7 +167,9 @@ def as_csv(found: Sequence[Found]) -> str:
             paper = "" if entry.paper is None else entry.paper
             what = [entry.row, entry.label, entry.column, entry.width]
             theirs = [paper, int(entry.collapsed), difference, entry.trained_on, entry.tested_on]
-            writer.writerow([*what, ours, deviation, len(one.values), one.collapses, *theirs])
+            near = f"{fmean(one.knn):.4g}" if one.knn else ""
+            scatter = f"{stdev(one.knn):.3g}" if len(one.knn) > 1 else ""
+            writer.writerow([*what, ours, deviation, len(one.values), one.collapses, *theirs, near, scatter])
     return text.getvalue()
 
 

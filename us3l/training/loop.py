@@ -16,6 +16,7 @@ from us3l.distributed.launching import any_of, first_alone, is_first, make_fabri
 from us3l.distributed.sharding import gather, scatter
 from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound
+from us3l.objective.scaling import teacher_rate
 from us3l.objective.spec import Objective
 from us3l.objective.spec import warning as guideline_warning
 from us3l.progress import SILENT, Progress
@@ -279,5 +280,13 @@ def describe(config: RunConfig, trainer: Trainer) -> str:
     return (
         f"{recipe.network.backbone} (base {recipe.network.base}, {count / 1e6:.2f} M parameters) on {config.data}: "
         f"{trainer.images.total} images, {trainer.steps} steps of {trainer.batch * trainer.fabric.world_size}, "
-        f"{trainer.fabric.world_size} x {trainer.fabric.device.type}"
+        f"{trainer.fabric.world_size} x {trainer.fabric.device.type}{teacher_phrase(recipe.objective, trainer.steps)}"
     )
+
+
+def teacher_phrase(objective: Objective, steps: int) -> str:
+    """With which momentum the teacher follows, if there is one; at first, where it rises."""
+    if not (objective.momentum_base or objective.momentum_sub):
+        return ""
+    rising = ", rising to 1" if objective.teacher_schedule == "cosine" else ""
+    return f"; teacher momentum {1 - teacher_rate(objective, 0, steps):.4g}{rising}"

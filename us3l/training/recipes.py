@@ -9,6 +9,7 @@ from us3l.data.spec import Views
 from us3l.errors import UserError, did_you_mean
 from us3l.families import BACKBONES
 from us3l.objective.methods import method
+from us3l.objective.scaling import memory
 from us3l.objective.spec import Objective
 
 SMALL = 64  # pixels: images up to this side get the stem for small ones
@@ -182,9 +183,19 @@ def times(value: float, factor: float) -> float:
     return float(f"{value * factor:.6g}")
 
 
-def mini(recipe: Recipe) -> Recipe:
-    """The twin of a recipe that two cores can train: a quarter of the channels, small heads, few epochs."""
+def mini(recipe: Recipe, images: int = 50_000) -> Recipe:
+    """The twin of a recipe that two cores can train: a quarter of the channels, small heads, few epochs.
+
+    Its teacher's memory is the same share of the run: see `us3l.objective.scaling`.
+
+    Args:
+        recipe: One of the paper's.
+        images: On which the paper trains by it.
+    """
     sizes: dict[str, Any] = {"hidden": 512, "predictor": 512, "dim": 128, "temperature": 0.2, "queue": 2048}
+    if recipe.objective.teacher_momentum is not None:
+        share = memory(recipe.objective.teacher_momentum, recipe.epochs * (images // recipe.batch_size))
+        sizes |= {"teacher_momentum": None, "teacher_memory": share}
     return replace(
         recipe,
         network=replace(recipe.network, base=16),
@@ -218,7 +229,7 @@ VIT = replace(VIT, objective=replace(VIT.objective, dim=256))
 VIT_SMALL = replace(VIT, network=replace(VIT.network, backbone="vit_small", heads=12))
 MINI = mini(CIFAR)
 MINI_IMAGENET = replace(
-    mini(IMAGENET),
+    mini(IMAGENET, images=1_281_167),
     views=replace(IMAGENET.views, size=64),
     optimiser=MINI.with_method("us3l-byol").optimiser,  # ImageNet's is for 1.3 million images
     follow_base_loss=True,

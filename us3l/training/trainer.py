@@ -176,7 +176,7 @@ class Trainer:
         batch = self.take_batch()
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate(step)
-        self.learner.update_teacher(step / self.steps)
+        self.learner.update_teacher(step, self.steps)
 
         shares = split(batch, min(self.machine.accumulate, len(batch)))
         targets: Sequence[Targets | None] = [None] * len(shares)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from us3l.errors import UserError
 from us3l.families.family import qualified_name
+from us3l.paper.scales import ScaleName
 from us3l.progress import Progress, Told, progress_of
 from us3l.run import Run
 from us3l.run.identity import data_path
@@ -30,7 +31,7 @@ def pretrain(
     recipe: str | None = None,
     method: str | None = None,
     case: str | None = None,
-    scale: Literal["mini", "paper"] = "mini",
+    scale: ScaleName = "mini",
     config: str | Path | RunConfig | None = None,
     network: Callable[[Any], nn.Module] | None = None,
     resume: bool = False,
@@ -46,7 +47,8 @@ def pretrain(
         recipe: a named recipe, see `us3l recipes` (default: the one that suits the data).
         method: a named method instead of US3L, such as "us-simsiam".
         case: a row of one of the paper's tables, such as "app-ablation/23".
-        scale: train a `case` with its recipe for CPUs ("mini") or as the paper did ("paper").
+        scale: train a `case` with its recipe for CPUs ("mini"), with that of `reproduce` at small scale ("small"), or
+            as the paper did ("paper").
         config: settings of another run, as kept in its config.yaml.
         network: a function from a width to a network of your own, instead of a backbone by name.
         resume: continue the run in `out` from its last checkpoint; start it if there is none.
@@ -105,7 +107,7 @@ def configuration(
     recipe: str | None = None,
     method: str | None = None,
     case: str | None = None,
-    scale: Literal["mini", "paper"] = "mini",
+    scale: ScaleName = "mini",
     config: str | Path | RunConfig | None = None,
     **settings: Any,
 ) -> RunConfig:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from us3l.paper.scales import ScaleName
 from us3l.progress import Progress, Told, progress_of
 from us3l.verbs.arguments import AnyRun, check_names, run_of, several
 from us3l.verbs.measuring import detect, evaluate
@@ -38,7 +39,7 @@ def report(
 def reproduce(
     table: str,
     *,
-    scale: Literal["mini", "paper"] = "mini",
+    scale: ScaleName = "mini",
     rows: Sequence[int] | int = (),
     seeds: int = 1,
     out: str | Path = "runs/reproduce",
@@ -50,7 +51,7 @@ def reproduce(
 
     Args:
         table: its name, see `us3l reproduce --help`.
-        scale: small runs for CPUs ("mini"), or all as the paper has it ("paper").
+        scale: runs for CPUs, of minutes ("mini") or of an hour ("small"), or all as the paper has it ("paper").
         rows: those to train, by their numbers from 1 (default: all).
         seeds: train each row with this many seeds.
         out: folder of all runs and tables.
