@@ -1,7 +1,7 @@
 """The rule by which a short run is a scaled-down long one, for the one value that the paper states per step.
 
 A teacher's momentum of 0.99 averages over about a hundred steps: a quarter of a percent of the paper's 38,800, but
-almost half of 230. A short run that is to behave like the long one keeps the share, its memory, instead of the momentum.
+almost half of 230. A short run that is to behave like the long one keeps the share, its memory, and not the momentum.
 """
 
 from __future__ import annotations
