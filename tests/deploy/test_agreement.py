@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import us3l
-from us3l.deploy.agreement import FEWEST, NEIGHBOURS, agreement
+from us3l.deploy.agreement import agreement
+from us3l.evaluation.unlabelled import FEWEST, NEIGHBOURS
 
 
 def test_agreement_is_the_share_of_common_neighbours(small):

@@ -40,6 +40,7 @@ def test_gauges_of_each_width():
     digits = load("digits", limit=300)
     ours = trainer(digits)
     before = {name: tensor.clone() for name, tensor in ours.learner.state_dict().items()}
+    generator = torch.get_rng_state()
     monitor = Monitor(ours)
     gauges = monitor.measure()
     assert gauges.keys() == {1.0, 0.75, 0.5, 0.25}
@@ -47,8 +48,11 @@ def test_gauges_of_each_width():
     again = monitor.measure()
     assert all(again[width]["knn"] == values["knn"] for width, values in gauges.items())
     assert all(torch.equal(before[name], tensor) for name, tensor in ours.learner.state_dict().items())
+    assert torch.equal(generator, torch.get_rng_state())
     unlabelled = Monitor(trainer(replace(digits, labels=None, classes=None))).measure()
-    assert unlabelled[0.5].keys() == {"spread"}
+    assert unlabelled[0.5].keys() == {"spread", "rankme", "lidar", "agreement"}
+    assert unlabelled[1.0].keys() == {"spread", "rankme", "lidar"}
+    assert all(unlabelled[width][name] == gauges[width][name] for width in gauges for name in unlabelled[width])
 
 
 def test_consistency_is_measured_from_the_second_time_on_and_after_a_resume():

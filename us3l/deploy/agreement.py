@@ -6,23 +6,16 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from us3l.errors import UserError
+from us3l.evaluation.unlabelled import shared_neighbours
 from us3l.slimmable import Slimmable
 
-NEIGHBOURS = 10
-FEWEST = 5 * NEIGHBOURS
-"""Images: with fewer, most of them would be neighbours."""
 
-
+@torch.no_grad()
 def agreement(
     net: Slimmable, widths: Sequence[float], images: Tensor, progress: Callable[[int], None] | None = None
 ) -> dict[float, float]:
-    """Of the images' nearest neighbours by the full network, how many are also nearest by narrower ones.
-
-    What neighbours an image has is what features are used for, in search as in kNN. Chance is about
-    100 * NEIGHBOURS / images percent.
+    """The share of nearest neighbours that widths have in common with the full network: see `shared_neighbours`.
 
     Args:
         net: a calibrated network.
@@ -33,22 +26,14 @@ def agreement(
     Returns:
         The percentage of shared neighbours by width; 100 for the full network.
     """
-    if len(images) < FEWEST:
-        raise UserError(f"agreement needs at least {FEWEST} images, not {len(images)}")
-    reference = neighbours(net, 1.0, images)
+
+    def features(width: float) -> Tensor:
+        return torch.cat([net.at(width)(part) for part in images.split(50)])
+
+    full = features(1.0)
     found = {}
     for width in widths:
-        shared = (neighbours(net, width, images)[:, :, None] == reference[:, None, :]).any(2)
-        found[width] = 100 * shared.float().mean().item()
+        found[width] = shared_neighbours(features(width), full)
         if progress:
             progress(1)
     return found
-
-
-@torch.no_grad()
-def neighbours(net: Slimmable, width: float, images: Tensor) -> Tensor:
-    """The nearest other images of each image by the cosine of their features: N x NEIGHBOURS."""
-    network = net.at(width)
-    features = F.normalize(torch.cat([network(part) for part in images.split(50)]))
-    similarity = features @ features.T
-    return similarity.fill_diagonal_(-torch.inf).topk(NEIGHBOURS).indices

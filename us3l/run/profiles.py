@@ -47,7 +47,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How much narrower networks agree with the full one, without labels: see `us3l.deploy.agreement`."""
+    """How much narrower networks agree with the full one, without labels: see `us3l.evaluation.unlabelled`."""
 
     data: str
     images: int

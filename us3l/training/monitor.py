@@ -1,4 +1,4 @@
-"""Gauges of a run in progress, for each monitored width: kNN accuracy, collapse, consistency of guidance."""
+"""Gauges of a run in progress, for each monitored width: collapse, quality without labels, kNN accuracy, consistency."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from us3l.evaluation.neighbours import knn_accuracy
+from us3l.evaluation.unlabelled import embed_views, quality
 from us3l.seeds import seeded
 from us3l.training.trainer import Trainer
 
@@ -35,9 +36,9 @@ class Monitor:
         self.guidance: dict[float, Tensor] = {}
 
     def measure(self) -> Gauges:
-        """For each width `spread`, and `knn` when there are labels; for sub-networks `turn` and `change` from the
-        second measurement on."""
-        gauges = {width: self.look(width) for width in self.widths}
+        """For each width `spread`, `rankme` and `lidar`, and `knn` when there are labels; for sub-networks `agreement`,
+        and `turn` and `change` from the second measurement on."""
+        gauges = self.look()
         if len(self.trainer.widths(self.trainer.steps - 1)) > 1:  # else there are no sub-networks to guide
             for width in self.widths:
                 if width < 1:
@@ -45,14 +46,21 @@ class Monitor:
         return gauges
 
     @torch.no_grad()
-    def look(self, width: float) -> dict[str, float]:
-        """Batch norm uses the statistics of each batch."""
-        network, projector = self.trainer.learner.net.bind(width), self.trainer.learner.projector
-        features = [network(batch) for batch in self.images.tensor_split(max(1, len(self.images) // BATCH))]
-        gauges = {"spread": spread(torch.cat([projector(batch) for batch in features]))}
-        found, q = torch.cat(features), self.queries
-        if self.labels is not None and q and found.isfinite().all():
-            gauges["knn"] = knn_accuracy(found[q:], self.labels[q:], found[:q], self.labels[:q])
+    def look(self) -> Gauges:
+        """What the features of each width are like. Batch norm uses the statistics of each batch."""
+        networks = [self.trainer.learner.net.bind(width) for width in self.widths]
+        few = self.raw[: max(2, self.queries)]
+        viewed = embed_views(networks, few, self.trainer.recipe.views, self.trainer.preprocessing)
+        gauges: Gauges = {}
+        full = None
+        for width, network, of_views in zip(self.widths, networks, viewed, strict=True):
+            batches = [network(batch) for batch in self.images.tensor_split(max(1, len(self.images) // BATCH))]
+            features, q = torch.cat(batches), self.queries
+            gauges[width] = {"spread": spread(torch.cat([self.trainer.learner.projector(batch) for batch in batches]))}
+            gauges[width] |= quality(features, of_views, full)
+            if self.labels is not None and q and features.isfinite().all():
+                gauges[width]["knn"] = knn_accuracy(features[q:], self.labels[q:], features[:q], self.labels[:q])
+            full = features if full is None else full
         return gauges
 
     def consistency(self, width: float) -> dict[str, float]:

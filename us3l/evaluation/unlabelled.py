@@ -1,0 +1,217 @@
+"""Quality of features without any label: RankMe, LiDAR, and agreement with the full network.
+
+The first two count the directions that features use, so they are at most the number of channels: compare networks of
+one width by them, not widths with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import repeat
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from us3l.data.images import Images
+from us3l.data.preprocessing import Preprocessing
+from us3l.data.spec import Views
+from us3l.data.views import random_views
+from us3l.devices import for_doubles
+from us3l.errors import UserError
+from us3l.evaluation.features import embed_all
+from us3l.slimmable import Slimmable
+
+GAUGES = {"rankme": "RankMe", "lidar": "LiDAR", "agreement": "agreement with 1x"}
+"""The names of the three, and what they are called."""
+NEIGHBOURS = 10
+FEWEST = 5 * NEIGHBOURS
+"""Images: with fewer, most of them would be neighbours."""
+IMAGES = 1000
+"""Those that are looked at, at most."""
+COMPARED = 500
+"""Of these, whose neighbours are compared."""
+VIEWED, VIEWS = 500, 4
+"""Of these, how many are seen in random views, and in how many each."""
+BATCH = 250
+RIDGE = 1e-4
+
+
+def rankme(features: Tensor) -> float:
+    """How many directions features use: the exponential of the entropy of their normalised singular values.
+
+    Garrido et al., "RankMe: Assessing the Downstream Performance of Pretrained Self-Supervised Representations by Their
+    Rank" (2023). The features are not centred.
+
+    Args:
+        features: Images x channels, finite.
+
+    Returns:
+        From 1, when all images have the same direction, to the number of channels or images; 0 if all are 0.
+
+    >>> round(rankme(torch.eye(4)), 6)
+    4.0
+    """
+    return effective_rank(torch.linalg.svdvals(_exact(features)))
+
+
+def lidar(features: Tensor) -> float:
+    """How many directions tell images apart, whatever their views: the effective rank of the scatter between images,
+    whitened by the scatter within them.
+
+    Thilak et al., "LiDAR: Sensing Linear Probing Performance in Joint Embedding SSL Architectures" (2023), with two
+    changes. The mean of q views keeps 1/q of the scatter within an image, which looks like rank; it is taken away, so
+    that a few views do. And the ridge of the whitening is relative to the features' mean square, not absolute.
+
+    Args:
+        features: Images x views x channels, finite; at least two of each of the first two.
+
+    Returns:
+        From 1 to the number of channels or images; 0 if nothing tells images apart.
+    """
+    values = _exact(features)
+    images, views, channels = values.shape
+    means = values.mean(dim=1)
+    between = means.T.cov()
+    apart = (values - means[:, None]).flatten(0, 1)
+    within = apart.T @ apart / (images * (views - 1))
+    ridge = RIDGE * values.square().mean()
+    if ridge == 0:
+        return 0.0
+    size, directions = torch.linalg.eigh(within)
+    whitening = directions * (size.clamp(min=0) + ridge).rsqrt()
+    noise = (size.clamp(min=0) / (size.clamp(min=0) + ridge) / views).diag()
+    return effective_rank(torch.linalg.eigvalsh(whitening.T @ between @ whitening - noise))
+
+
+def effective_rank(spectrum: Tensor) -> float:
+    """The exponential of the entropy of a spectrum that is normalised to sum 1; negative values count as 0.
+
+    >>> round(effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0])), 6)
+    3.0
+    """
+    shares = spectrum.clamp(min=0)
+    shares = shares / shares.sum()
+    return 0.0 if shares.isnan().any() else torch.special.entr(shares).sum().exp().item()
+
+
+def shared_neighbours(features: Tensor, full: Tensor) -> float:
+    """Of the images' nearest neighbours by the full network, how many are also nearest by a narrower one.
+
+    What neighbours an image has is what features are used for, in search as in kNN. Chance is about
+    100 * NEIGHBOURS / images percent.
+
+    Args:
+        features: The narrower network's, images x channels; at least `FEWEST` images.
+        full: The full network's of the same images.
+
+    Returns:
+        The percentage of shared neighbours.
+    """
+    if len(features) < FEWEST:
+        raise UserError(f"agreement needs at least {FEWEST} images, not {len(features)}")
+    shared = (neighbours(features)[:, :, None] == neighbours(full)[:, None, :]).any(2)
+    return 100 * shared.float().mean().item()
+
+
+def neighbours(features: Tensor) -> Tensor:
+    """The nearest other images of each image by the cosine of their features: N x NEIGHBOURS."""
+    directions = F.normalize(features)
+    return (directions @ directions.T).fill_diagonal_(-torch.inf).topk(NEIGHBOURS).indices
+
+
+def quality(features: Tensor, viewed: Tensor, full: Tensor | None = None) -> dict[str, float]:
+    """All that is to be said of one width.
+
+    Args:
+        features: Of images, N x channels.
+        viewed: Of random views, images x views x channels.
+        full: The full network's features of the same images; None leaves agreement out.
+
+    Returns:
+        By the names of `GAUGES`. Features that are not finite have none, and too few images no agreement.
+    """
+    if not (features.isfinite().all() and viewed.isfinite().all()):
+        return {}
+    found = {"rankme": rankme(features[:IMAGES]), "lidar": lidar(viewed)}
+    if full is not None and len(features) >= FEWEST and full.isfinite().all():
+        found["agreement"] = shared_neighbours(features[:COMPARED], full[:COMPARED])
+    return found
+
+
+@torch.no_grad()
+def embed_views(
+    networks: Sequence[Callable[[Tensor], Tensor]],
+    pixels: Tensor,
+    views: Views,
+    preprocessing: Preprocessing,
+    progress: Callable[[int], None] | None = None,
+) -> list[Tensor]:
+    """Features of random views of the first images, the same views at each call.
+
+    Args:
+        networks: Each makes features of a batch.
+        pixels: uint8, N x 3 x H x W.
+        views: How views are made.
+        preprocessing: How they are normalised.
+        progress: Called with each number of views embedded.
+
+    Returns:
+        For each network images x `VIEWS` x channels, of at most `VIEWED` images.
+    """
+    generator = torch.Generator().manual_seed(0)
+    found: list[list[Tensor]] = [[] for _ in networks]
+    chosen = pixels[:VIEWED]
+    for part in chosen.tensor_split(max(1, len(chosen) * VIEWS // BATCH)):
+        seen = random_views(part, views, generator, VIEWS, mean=preprocessing.mean, std=preprocessing.std)
+        batch = torch.cat(seen).contiguous(memory_format=torch.channels_last)
+        for network, values in zip(networks, found, strict=True):
+            values.append(network(batch).unflatten(0, (VIEWS, -1)).transpose(0, 1))
+            if progress:
+                progress(len(batch))
+    return [torch.cat(values) for values in found]
+
+
+def measure(
+    net: Slimmable,
+    images: Images,
+    widths: Sequence[float],
+    preprocessing: Preprocessing,
+    progress: Callable[[int], None] | None = None,
+) -> dict[float, dict[str, float]]:
+    """The gauges of each width of a calibrated network, on some images that it was not trained on, if possible.
+
+    Args:
+        net: The network, whose width 1 is calibrated too.
+        images: With labels or without; at most `IMAGES` of them are looked at, always the same.
+        widths: Which ones.
+        preprocessing: How the network sees images. Random views are the usual ones of contrastive learning.
+        progress: Called with each number of images embedded, of `images_to_look_at(...)` in all.
+
+    Returns:
+        By width, then by the names of `GAUGES`; nothing if there are fewer than `FEWEST` images.
+    """
+    if len(images) < FEWEST:
+        return {}
+    device = next(net.full.parameters()).device
+    looked = images.sample(IMAGES, torch.Generator().manual_seed(0), preprocessing.resize)
+    looked = replace(looked, images=looked.images.to(device))
+    networks = {width: net.at(width) for width in (1.0, *widths)}
+    features = embed_all(list(networks.values()), looked, preprocessing, progress=progress).values
+    views = Views(size=preprocessing.size)
+    viewed = embed_views(list(networks.values()), looked.images, views, preprocessing, progress)
+    full = features[0] if len(net.widths) > 1 else None
+    found = dict(zip(networks, map(quality, features, viewed, repeat(full)), strict=True))
+    return {width: found[width] for width in widths}
+
+
+def images_to_look_at(images: Images, widths: Sequence[float]) -> int:
+    """What `measure` reports as progress in all."""
+    count = min(IMAGES, len(images)) + VIEWS * min(VIEWED, len(images))
+    return count * len({1.0, *widths}) if len(images) >= FEWEST else 0
+
+
+def _exact(features: Tensor) -> Tensor:
+    """In double precision, on a device that has it."""
+    return features.detach().to(for_doubles(features.device)).double()
