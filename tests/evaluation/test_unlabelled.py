@@ -140,7 +140,7 @@ def test_every_width_of_a_network(net):
     assert images_to_look_at(few, (0.5,)) == 0
 
 
-def test_views_belong_to_their_images_and_draw_nothing_from_the_global_generator(net):
+def test_views_belong_to_their_images_and_draw_nothing_from_the_global_generator():
     pixels = torch.arange(130, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 8, 8)
     state = torch.get_rng_state()
     plain = Views(size=8, jitter=0, grey=0)  # crops and flips leave an even image as it is

@@ -71,7 +71,7 @@ def lidar(features: Tensor) -> float:
         From 1 to the number of channels or images; 0 if nothing tells images apart.
     """
     values = _exact(features)
-    images, views, channels = values.shape
+    images, views = values.shape[:2]
     means = values.mean(dim=1)
     between = means.T.cov()
     apart = (values - means[:, None]).flatten(0, 1)
@@ -79,10 +79,11 @@ def lidar(features: Tensor) -> float:
     ridge = RIDGE * values.square().mean()
     if ridge == 0:
         return 0.0
-    size, directions = torch.linalg.eigh(within)
-    whitening = directions * (size.clamp(min=0) + ridge).rsqrt()
-    noise = (size.clamp(min=0) / (size.clamp(min=0) + ridge) / views).diag()
-    return effective_rank(torch.linalg.eigvalsh(whitening.T @ between @ whitening - noise))
+    sizes, directions = torch.linalg.eigh(within)
+    sizes = sizes.clamp(min=0)
+    whitening = directions * (sizes + ridge).rsqrt()
+    left_in_means = (sizes / (sizes + ridge) / views).diag()
+    return effective_rank(torch.linalg.eigvalsh(whitening.T @ between @ whitening - left_in_means))
 
 
 def effective_rank(spectrum: Tensor) -> float:

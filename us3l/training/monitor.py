@@ -1,4 +1,4 @@
-"""Gauges of a run in progress, for each monitored width: collapse, quality without labels, kNN accuracy, consistency."""
+"""Gauges of a run in progress, for each monitored width: collapse, quality without labels, kNN, consistency."""
 
 from __future__ import annotations
 
