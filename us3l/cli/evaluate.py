@@ -10,6 +10,7 @@ import tyro
 
 from us3l.cli.parse import parse
 from us3l.evaluation.settings import EvaluationSettings
+from us3l.run.folder import Product
 
 if TYPE_CHECKING:
     from us3l.cli.screen import CommandScreen
@@ -34,6 +35,7 @@ class Evaluate:
       us3l evaluate runs/photos --data labelled-photos/ --widths all --no-floor
       us3l evaluate runs/photos --data flowers102 --label-share 0.01 0.1 --seeds 5
       us3l evaluate runs/photos --data cifar100 --protocol paper --widths 1 0.25
+      us3l evaluate runs/photos --data labelled-photos/ --weights teacher
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -50,6 +52,9 @@ class Evaluate:
     """Decode images whenever they are needed, even if they would fit into memory."""
     memory_gib: float = 4.0
     """Memory for decoded images; larger sets are read as with --stream."""
+    weights: Product | None = None
+    """Whose: "teacher" for those of the run's momentum teacher, "student" for the trained network's. What is not the
+    run's model has a folder of its own, RUN/teacher, with its results; if need be it is made of the last checkpoint."""
     name: str | None = None
     """Name of the result, eval/NAME.json (default: the data's, followed by the protocol's unless that is fast)."""
     overwrite: bool = False
@@ -67,12 +72,14 @@ def main(arguments: list[str]) -> int:
 def execute(command: Evaluate) -> int:
     from us3l.cli.screen import CommandScreen
     from us3l.run import Run
-    from us3l.verbs import evaluate
+    from us3l.verbs.measuring import evaluate
+    from us3l.verbs.pretraining import with_weights
 
     screen = CommandScreen()
-    given = {name: value for name, value in vars(command).items() if name not in ("run", "settings")}
-    record = evaluate(command.run, **given, **vars(command.settings), progress=screen)
-    show(screen, Run(command.run), record)
+    given = {name: value for name, value in vars(command).items() if name not in ("run", "settings", "weights")}
+    run = with_weights(Run(command.run), command.weights, screen)
+    record = evaluate(run, **given, **vars(command.settings), progress=screen)
+    show(screen, run, record)
     return 0
 
 

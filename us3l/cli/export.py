@@ -10,6 +10,7 @@ import tyro
 
 from us3l.cli.parse import parse
 from us3l.run.bundles import Format
+from us3l.run.folder import Product
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class Export:
     "finetuned" takes the network that `--protocol finetune` made ("finetuned:NAME" if there are several)."""
     data: str | None = None
     """Images to calibrate and to prove the files on (default: those that the run was trained on)."""
+    weights: Product | None = None
+    """Whose: "teacher" for those of the run's momentum teacher, "student" for the trained network's (default: those of
+    the run's model). See us3l evaluate."""
     out: Path | None = None
     """Folder for the files (default: export/ in the run's folder); an earlier export's is added to."""
     overwrite: bool = False
@@ -51,10 +55,12 @@ def main(arguments: list[str]) -> int:
     from us3l.deploy.exporting import Exported, export_run
     from us3l.reporting.deployed import exported_table
     from us3l.run import Run
+    from us3l.verbs.pretraining import with_weights
 
     screen, exported = CommandScreen(), Exported(Path())
-    settings = vars(command) | {"run": Run(command.run), "formats": command.format}
-    del settings["format"]
+    run = with_weights(Run(command.run), command.weights, screen)
+    settings = vars(command) | {"run": run, "formats": command.format}
+    del settings["format"], settings["weights"]
     try:
         export_run(**settings, progress=screen, exported=exported)
     finally:  # what was proved is kept

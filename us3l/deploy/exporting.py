@@ -77,7 +77,9 @@ def export_run(
     heads = heads_of(run, net, widths, head) if head else {}
     calibrate_rest(run, net, widths, data, progress)
     preprocessing = Preprocessing.of(net)
-    provenance = {"run": run.folder.resolve().name} | ({"data": Path(run.data).name} if run.data else {})
+    provenance = {"run": run.origin.folder.resolve().name} | ({"data": Path(run.data).name} if run.data else {})
+    if run.product == "teacher":
+        provenance["product"] = "teacher"
     source = Source(net, preprocessing.size, provenance, run.weights.weights)
     evidence = find_evidence(run, preprocessing, int8, data, progress)
     done = exported or Exported(Path())

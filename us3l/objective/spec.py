@@ -76,8 +76,12 @@ class Objective:
     """Let alpha rise from 0 between these shares of training. The authors' code: 0 0.5 for ResNet-18; for ResNet-50 and
     MobileNetV2 0.5 0.5, with which alpha jumps to its full value at half time. The paper has no ramp."""
 
+    product: Literal["student", "teacher", "both"] = "student"
+    """Whose weights the run's model has: the trained network's, or those of its momentum teacher, an average of it over
+    the last steps. both: the network's, with the teacher's beside them in a folder of their own."""
+
     def __post_init__(self) -> None:
-        for name in ("base_loss", "distill_loss", "head", "update", "teacher_schedule"):
+        for name in ("base_loss", "distill_loss", "head", "update", "teacher_schedule", "product"):
             allowed = get_args(get_type_hints(Objective)[name])
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, allowed))}")
@@ -99,6 +103,9 @@ class Objective:
             ),
             "distill_loss='soft' imitates class probabilities, which only base_loss='cross-entropy' has": (
                 self.distill_loss != "soft" or self.supervised
+            ),
+            f"product={self.product!r} needs a momentum teacher: momentum_base or momentum_sub": (
+                self.product == "student" or self.momentum_base or self.momentum_sub
             ),
             f"temperature={self.temperature} and teacher_temperature={self.teacher_temperature} must be positive": (
                 self.temperature > 0 and self.teacher_temperature > 0

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from us3l.errors import UserError
 from us3l.files import check_inside, locked, read_json
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from us3l.slimmable import Slimmable
 
 LOCK = ".lock"  # the name that `us3l.files.locked` gives it
+Product = Literal["student", "teacher"]
+"""Whose weights a model has: the trained network's, or those of its momentum teacher."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,23 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all that a run leaves at its end is there: the model, and the projector if it has one."""
+        """Whether all that a run leaves at its end is there: the model, and what it says is beside it."""
         if not (self.model / "model.json").is_file():
             return False
-        metadata = read_json(self.model / "model.json").get("metadata")
+        promised, there = self._training, True
+        if promised.get("projector") is not None:
+            there = self.projector.is_file()
+        if promised.get("teacher") is not None:
+            there = there and (self.kept("teacher").model / "model.json").is_file()
+        return there
+
+    @property
+    def _training(self) -> dict[str, Any]:
+        """What the model says about its training; nothing, if there is no model."""
+        path = self.model / "model.json"
+        metadata = read_json(path).get("metadata") if path.is_file() else None
         training = metadata.get("training") if isinstance(metadata, dict) else None
-        promised = isinstance(training, dict) and training.get("projector") is not None
-        return self.projector.is_file() or not promised
+        return training if isinstance(training, dict) else {}
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -154,12 +166,49 @@ class Run:
         if self.folder.exists() and (not self.folder.is_dir() or any(map(counts, self.folder.iterdir()))):
             raise UserError(f"{self.folder} already exists: choose another `out`, or continue that run with `resume`")
 
+    # Two models of one training
+
+    @property
+    def product(self) -> Product:
+        """Whose weights the model has."""
+        return "teacher" if self._training.get("product") == "teacher" else "student"
+
+    def kept(self, product: Product) -> Run:
+        """Where the model with these weights lies, or would lie, with all results of its own.
+
+        Args:
+            product: Whose weights it has.
+
+        Returns:
+            This run, or a folder in it.
+        """
+        return self if product == self.product else Run(self._inner(product), self.family)
+
+    @property
+    def teacher(self) -> Run:
+        """The momentum teacher's model: its `network`, `evaluations` and so on. Not every run keeps it."""
+        place = self.kept("teacher")
+        if not place.finished:
+            raise UserError(
+                f"{self.folder} does not keep its teacher's weights: "
+                f"`us3l.evaluate({str(self.folder)!r}, weights='teacher')` makes a model of its last checkpoint, and "
+                "`product='both'` at the end of a run"
+            )
+        return place
+
+    @property
+    def origin(self) -> Run:
+        """The run that trained the model: this one, or the one in whose folder it is `kept`."""
+        outer = Run(self.folder.parent, self.family)
+        inside = self.folder.name in get_args(Product) and not self.started and outer.started
+        return outer if inside else self
+
     # What is in it
 
     @property
     def data(self) -> str | None:
         """The images it was trained on, as they can be named now; None of a model alone."""
-        settings = self.settings if self.started else {}
+        settings = self.origin.settings if self.origin.started else {}
         data, path = settings.get("data"), settings.get("data_path", "")
         return data_source(data, path) if isinstance(data, str) and isinstance(path, str) else None
 

@@ -1,45 +1,99 @@
-"""The end of a run: batch-norm statistics for its widths, and the model."""
+"""The end of a run: batch-norm statistics for its widths, and its model or models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from us3l.calibration import calibrate
+from us3l.data.images import Images
+from us3l.distributed.launching import make_fabric
 from us3l.errors import UserError
 from us3l.files import checksum
+from us3l.objective.learner import Learner
+from us3l.progress import Progress
 from us3l.run import Run
+from us3l.run.checkpoints import load_checkpoint
+from us3l.run.folder import Product
 from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
 from us3l.stopping import Interrupted
 from us3l.training.display import Display
+from us3l.training.recipes import Recipe
+from us3l.training.run import RunConfig
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
 from us3l.training.trouble import diverged, going_on
 
 
 def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable[[], bool] = lambda: False) -> None:
-    """Calibrate the network and save the model, unless it is of no use.
+    """Calibrate and save what the run is to leave: the network's model, its teacher's, or both.
 
     Args:
         trainer: All of whose steps are made.
-        run: Where the model goes.
+        run: Where the models go.
         display: Tells how far it is.
         asked_to_stop: Looked at between batches.
 
     Raises:
         Interrupted: It was asked to stop. A resumed run collects the statistics anew.
-        UserError: The network is not finite.
+        UserError: A network is not finite.
     """
-    recipe, net = trainer.recipe, trainer.learner.net
+    product, promised = trainer.recipe.objective.product, {}
+    if product == "both":  # first, because the run's own model makes it a finished one
+        save_model(trainer, "teacher", run.kept("teacher"), display, asked_to_stop)
+        promised = {"teacher": checksum(run.kept("teacher").model / "weights.safetensors")}
+    save_model(trainer, "student" if product == "both" else product, run, display, asked_to_stop, promised)
+
+
+def make_model(config: RunConfig, run: Run, product: Product, images: Images, progress: Progress) -> None:
+    """Make the model of a finished run that it did not keep, from its last checkpoint.
+
+    Args:
+        config: The run's settings.
+        run: Whose folder it goes into.
+        product: Whose weights it is to have.
+        images: Those that the run was trained on.
+        progress: Told how far it is.
+    """
+    check_product(config.recipe, product)
+    machine = replace(config.machine, devices=1, compile=False, sync_bn=False, fsdp=False)
+    with run.held():
+        trainer = Trainer(config.recipe, images, make_fabric(machine.accelerator, 1, "32-true"), machine, run.family)
+        trainer.load_state(load_checkpoint(run.checkpoints)[0])
+        if trainer.step < trainer.steps:
+            raise UserError(f"{run.folder} is at step {trainer.step} of {trainer.steps}{going_on(run)}")
+        save_model(trainer, product, run.kept(product), Display(progress, run.log, [], 0))
+
+
+def save_model(
+    trainer: Trainer,
+    product: Product,
+    place: Run,
+    display: Display,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+    promised: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Calibrate a network and save its model with its projector, unless it is of no use: see `finish`.
+
+    Args:
+        product: Whose weights it has.
+        place: Where it goes.
+        promised: What the run is to have beside the model, by name: a checksum of each.
+    """
+    recipe, run = trainer.recipe, place.origin
+    net, projector = teacher_of(trainer.learner) if product == "teacher" else student_of(trainer.learner)
     sample = trainer.sample(recipe.calibration, seeded(recipe.seed))
     images = trainer.preprocessing.apply(sample.images)
     widths = calibrated_widths(net, trainer.machine.calibrated_widths)
+    whose = " of the teacher" if product == "teacher" else ""
     if not all(map(net.calibrated, widths)):
-        what = f"collecting batch-norm statistics for {len(widths)} of {len(net.widths)} distinct widths"
+        what = f"collecting batch-norm statistics{whose} for {len(widths)} of {len(net.widths)} distinct widths"
         display.say(what)
         with display.progress.counting(what, len(images) * len(widths)) as counting:
 
@@ -53,13 +107,40 @@ def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable
     features = embed(net.at(1.0), images)
     if not finite(net, features):
         raise UserError(diverged(trainer.step, recipe, run))
-    training: dict[str, Any] = {"steps": trainer.steps, "images": trainer.images.total, "seed": recipe.seed}
-    if isinstance(trainer.learner.projector, nn.Sequential):  # before the model, which makes the run a finished one
-        save_projector(run.projector, trainer.learner.projector, features)
-        training["projector"] = checksum(run.projector)
+    training: dict[str, Any] = {"steps": trainer.steps, "images": trainer.images.total, "seed": recipe.seed, **promised}
+    if product == "teacher":
+        training["product"] = product
+    if isinstance(projector, nn.Sequential):  # before the model, which makes the run a finished one
+        save_projector(place.projector, projector, features)
+        training["projector"] = checksum(place.projector)
     net.metadata = {"preprocessing": trainer.preprocessing.to_plain(), "training": training}
-    net.save(run.model, overwrite=True)
-    display.say(f"the model is in {run.model}")
+    net.save(place.model, overwrite=True)
+    display.say(f"the model{whose} is in {place.model}")
+
+
+def check_product(recipe: Recipe, product: str) -> None:
+    """That a run has a teacher, and one whose slices are sub-networks, if its weights are asked for."""
+    if product == "student":
+        return
+    objective = recipe.objective
+    if not (objective.momentum_base or objective.momentum_sub):
+        raise UserError("this run has no momentum teacher (`momentum_base` or `momentum_sub`), and so no weights of it")
+    if recipe.network.switchable:
+        raise UserError("the teacher has the batch norms of the full network only: leave out `switchable` or `product`")
+
+
+def student_of(learner: Learner) -> tuple[Slimmable, nn.Module]:
+    """The trained network and its projector."""
+    return learner.net, learner.projector
+
+
+def teacher_of(learner: Learner) -> tuple[Slimmable, nn.Module]:
+    """The momentum teacher and its projector. Its weights are an average of the network's, so their slices fit too."""
+    assert isinstance(learner.teacher, nn.Sequential)
+    full, projector = learner.teacher
+    net = Slimmable(learner.net.family, learner.net.min_width)
+    net.full = full
+    return net, projector
 
 
 def calibrated_widths(net: Slimmable, chosen: tuple[float, ...] | None) -> list[float]:

@@ -28,7 +28,7 @@ from us3l.slimmable import Slimmable
 from us3l.stopping import Interrupted, stop_requests
 from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
-from us3l.training.finishing import finish
+from us3l.training.finishing import check_product, finish
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.run import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer
@@ -240,7 +240,7 @@ def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: 
 
 
 def check_settings(config: RunConfig) -> None:
-    """What can be checked before anything is read: a teacher only where it is used, a batch that fits the devices."""
+    """What can be checked before anything is read: teachers where they are used, a batch that fits the devices."""
     recipe = config.recipe
     base_loss = recipe.objective.base_loss
     if recipe.objective.frozen_teacher and recipe.teacher is None:
@@ -249,6 +249,7 @@ def check_settings(config: RunConfig) -> None:
         raise UserError(
             f"base_loss={base_loss!r} has no use for `teacher={recipe.teacher!r}`: leave it out, or use seed"
         )
+    check_product(recipe, recipe.objective.product)
     count = math.prod(processes(config.machine.devices))
     if recipe.batch_size // count < 2:
         raise UserError(f"a batch of {recipe.batch_size} is too small for {count} devices")

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from us3l.errors import UserError
 from us3l.progress import Progress, Told, progress_of
+from us3l.run.folder import Product
 from us3l.verbs.arguments import AnyRun, borrowed, check_names, several
+from us3l.verbs.pretraining import with_weights
 
 if TYPE_CHECKING:
     from us3l.deploy.backends import Backend
@@ -81,6 +83,7 @@ def export(
     format: Sequence[Format] | Format = "torch",
     *,
     out: str | Path | None = None,
+    weights: Product | None = None,
     progress: Progress | Told | None = None,
     **settings: Any,
 ) -> Exported:
@@ -91,6 +94,7 @@ def export(
         width: one or several.
         format: "torch", "safetensors", "onnx", "openvino" or "executorch", or several of them.
         out: folder for the files (default: export/ in the run's folder); an earlier bundle there is added to.
+        weights: "teacher" or "student", as in `evaluate` (default: those of the run's model).
         progress: "silent" (the default), "lines", "live", or an object of your own.
         settings: those of `us3l export`, such as `int8=True`, `head="probe"` or `data="photos/"`.
 
@@ -106,4 +110,5 @@ def export(
     folder = None if out is None else Path(out)
     with borrowed(run) as place:
         told = progress_of(progress)
+        place = with_weights(place, weights, told)
         return export_run(place, several(width), several(format), out=folder, progress=told, **settings)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from us3l.errors import UserError
 from us3l.progress import Progress, Told, progress_of
+from us3l.run.folder import Product
 from us3l.training.run import config_of
 from us3l.training.settings import with_settings
 from us3l.verbs.arguments import AnyRun, built, name_of, run_of
+from us3l.verbs.pretraining import with_weights
 
 if TYPE_CHECKING:
     from us3l.data.sources import Data
@@ -29,6 +31,7 @@ def evaluate(
     test_images: int | None = None,
     stream: bool = False,
     memory_gib: float = 4.0,
+    weights: Product | None = None,
     name: str | None = None,
     overwrite: bool = False,
     progress: Progress | Told | None = None,
@@ -45,6 +48,9 @@ def evaluate(
         test_images: test on only this many images, the same number per class (default: all).
         stream: decode images anew whenever they are needed, also if they would fit into memory.
         memory_gib: memory for decoded images; larger sets are streamed.
+        weights: "teacher" for those of a run's momentum teacher, whose results are kept apart, in teacher/; "student"
+            for the trained network's (default: those of the run's model). A model that the run did not keep is made of
+            its last checkpoint.
         name: of the result, eval/NAME.json (default: the data's, followed by the protocol's unless that is fast).
         overwrite: replace an earlier result of that name, instead of adding widths to it.
         progress: "silent" (the default), "lines", "live", or an object of your own.
@@ -59,12 +65,15 @@ def evaluate(
     from us3l.slimmable import Slimmable
 
     told, chosen = progress_of(progress), built(EvaluationSettings, settings, "evaluate")
-    kept = None if isinstance(run, Slimmable) else run_of(run)
-    net = run if isinstance(run, Slimmable) else run_of(run).network
+    if isinstance(run, Slimmable):
+        kept, net = None, run
+    else:
+        kept = with_weights(run_of(run), weights, told)
+        net = kept.network
     if data is None:
-        if kept is None or not kept.started:
+        if kept is None or not kept.origin.started:
             raise UserError("say which labelled images to use (`data`)")
-        config = config_of(kept)
+        config = config_of(kept.origin)
         data, train_images = config.source, train_images or config.recipe.images
     where: dict[str, Any] = {"root": data_root, "stream": stream, "memory": int(memory_gib * 2**30), "progress": told}
     side = Preprocessing.of(net).resize

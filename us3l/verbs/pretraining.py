@@ -12,6 +12,7 @@ from us3l.families.family import qualified_name
 from us3l.paper.scales import ScaleName
 from us3l.progress import Progress, Told, progress_of
 from us3l.run import Run
+from us3l.run.folder import Product
 from us3l.run.identity import data_path
 from us3l.training.recipes import named
 from us3l.training.run import Machine, RunConfig, config_of
@@ -21,6 +22,7 @@ from us3l.verbs.arguments import name_of
 if TYPE_CHECKING:
     from torch import nn
 
+    from us3l.data.images import Images
     from us3l.data.sources import Data
 
 
@@ -76,7 +78,6 @@ def train(
     config: RunConfig, run: Run, data: Data | None = None, resume: bool = False, progress: Progress | None = None
 ) -> None:
     """Train by settings that are complete; `data` is only needed where the settings cannot name it."""
-    from us3l.data.sources import TRAINING_MEMORY, open_images
     from us3l.training.loop import pretrain as train_all
 
     told, recipe = progress_of(progress), config.recipe.settled()
@@ -85,21 +86,46 @@ def train(
         config = replace(config, data=kept.data, data_path=kept.data_path)
     else:
         config = config.located()
-
-    def images() -> Any:
-        return open_images(
-            config.source if data is None else data,
-            "pretrain",
-            recipe.views.size,
-            limit=recipe.images,
-            stream=config.machine.stream,
-            memory=TRAINING_MEMORY,
-            progress=told,
-        )
-
     if resume and run.finished:
         return
-    train_all(replace(config, recipe=recipe), run, images, resume, told)
+    train_all(replace(config, recipe=recipe), run, lambda: training_images(config, data, told), resume, told)
+
+
+def training_images(config: RunConfig, data: Data | None, progress: Progress) -> Images:
+    """The images of a run, opened as its settings say."""
+    from us3l.data.sources import TRAINING_MEMORY, open_images
+
+    return open_images(
+        config.source if data is None else data,
+        "pretrain",
+        config.recipe.views.size,
+        limit=config.recipe.images,
+        stream=config.machine.stream,
+        memory=TRAINING_MEMORY,
+        progress=progress,
+    )
+
+
+def with_weights(run: Run, weights: Product | None, progress: Progress) -> Run:
+    """The run whose model has these weights: a run keeps one model or both, see `Objective.product`.
+
+    A model that it did not keep is made of its last checkpoint, calibrated on the images of the training.
+
+    Args:
+        run: A run; if there are no `weights`, also a model's folder.
+        weights: Whose; None means those that the run's model has.
+        progress: Hears how it goes.
+    """
+    if weights is None:
+        return run
+    place = run.kept(weights)
+    if not place.finished:
+        from us3l.training.finishing import make_model
+
+        config = config_of(run)
+        config = replace(config, recipe=config.recipe.settled())
+        make_model(config, run, weights, training_images(config, None, progress), progress)
+    return place
 
 
 def configuration(
