@@ -8,6 +8,7 @@ import resource
 import shutil
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from us3l.errors import UserError
 
 MEMORY = 2**32  # bytes that a reader may ask for at all
 SECONDS = 20.0  # of processor time for one file
-PATIENCE = 120.0  # seconds until a reader is taken to hang: the machine may have other work
+PATIENCE = 300.0  # seconds until a reader is taken to hang: the machine may have other work
 
 Form = Literal["mutated", "structured"]
 CHANGES: dict[Form, Callable[[bytes, str, Random], bytes]] = {"mutated": mutated, "structured": structured}
@@ -33,8 +34,13 @@ Outcome = Literal["accepted", "refused", "unexpected error", "too slow", "died"]
 
 @dataclass
 class Report:
+    """What became of files of a kind, and which comes next."""
+
     kind: str
     form: Form = "mutated"
+    seed: int = 0
+    next: int = 0
+    """The number of the first file that was not read yet."""
     outcomes: Counter[str] = field(default_factory=Counter)
     unexpected: dict[str, int] = field(default_factory=dict)
     """What else happened, and the number of the first file that did it."""
@@ -76,74 +82,84 @@ def outcome_of(kind: Kind, folder: Path) -> tuple[Outcome, str]:
             return "unexpected error", "more memory than allowed"
         return ("refused", "") if len(lines) == 1 else ("unexpected error", f"a message of {len(lines)} lines")
     except Exception as error:
-        return "unexpected error", f"{type(error).__name__}: {str(error)[:120]}"
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        return "unexpected error", f"{type(error).__name__} at {where}: {str(error)[:120]}"
     return "accepted", ""
 
 
-def run(name: str, count: int, seed: int, form: Form = "mutated") -> Report:
-    """Read this many changed files of a kind, and use those that could be read."""
-    report = Report(name, form)
+def run(
+    report: Report, end: int, progress: Callable[[Report], None] = lambda _: None, keep: Path | None = None
+) -> Report:
+    """Read changed files of a kind, and use those that could be read.
+
+    Args:
+        report: Of which kind and form; the first file is its next one.
+        end: The number after the last file.
+        progress: Told after each file.
+        keep: Where to leave the last file; by default none is left.
+
+    Returns:
+        The same report, completed.
+    """
+    kind = KINDS[report.kind]
     with tempfile.TemporaryDirectory() as temporary:
         good = Path(temporary) / "good"
         good.mkdir()
-        KINDS[name].make(good)
+        kind.make(good)
         copy_files(good, Path(temporary) / "same")
-        if (found := outcome_of(KINDS[name], Path(temporary) / "same")) != ("accepted", ""):
-            raise AssertionError(f"{name}: what is not changed must be accepted, but {found}")
-        number = 0
-        while number < count:
-            number = _run_some(report, good, Path(temporary) / "changed", seed, number, count)
+        if (outcome := outcome_of(kind, Path(temporary) / "same")) != ("accepted", ""):
+            raise AssertionError(f"{report.kind}: what is not changed must be accepted, but {outcome}")
+        while report.next < end:
+            _run_some(report, good, keep or Path(temporary) / "changed", end, progress)
     return report
 
 
-def _run_some(report: Report, good: Path, folder: Path, seed: int, first: int, count: int) -> int:
-    """Read files until all are done or one did not end well; returns the number of the next."""
+def _run_some(report: Report, good: Path, folder: Path, end: int, progress: Callable[[Report], None]) -> None:
+    """Read files until all are done or one did not end well."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
+    files = range(report.next, end)
     reader = context.Process(
-        target=_read_files, args=(report.kind, report.form, good, folder, seed, first, count, theirs)
+        target=_read_files, args=(report.kind, report.form, good, folder, report.seed, files, theirs)
     )
     reader.start()
     theirs.close()
-    number = first
     try:
-        while number < count:
+        while report.next < end:
             if not ours.poll(PATIENCE):
                 reader.kill()
-                if number not in report.paused:  # once more, as the machine may have stood still
-                    report.paused.add(number)
-                    return number
-                _note(report, "too slow", f"no answer in {PATIENCE:g} s", number)
-                return number + 1
+                if report.next in report.paused:
+                    _note(report, "too slow", f"no answer in {PATIENCE:g} s")
+                else:  # once more, as the machine may have stood still
+                    report.paused.add(report.next)
+                break
             outcome, what, memory, seconds = ours.recv()
-            _note(report, outcome, what, number)
             report.most_memory, report.longest = max(report.most_memory, memory), max(report.longest, seconds)
-            number += 1
+            _note(report, outcome, what)
+            progress(report)
     except EOFError:
         reader.join()
-        _note(report, "died", f"exit code {reader.exitcode}", number)
-        return number + 1
+        _note(report, "died", f"exit code {reader.exitcode}")
     finally:
         reader.join()
         ours.close()
-    return number
 
 
-def _note(report: Report, outcome: Outcome, what: str, number: int) -> None:
+def _note(report: Report, outcome: Outcome, what: str) -> None:
     report.outcomes[outcome] += 1
     if what:
-        report.unexpected.setdefault(f"{outcome}: {what}", number)
+        report.unexpected.setdefault(f"{outcome}: {what}", report.next)
+    report.next += 1
 
 
-def _read_files(
-    name: str, form: Form, good: Path, folder: Path, seed: int, first: int, count: int, to: Connection
-) -> None:
+def _read_files(name: str, form: Form, good: Path, folder: Path, seed: int, files: range, to: Connection) -> None:
     kind = KINDS[name]
     copy_files(good, folder)
     outcome_of(kind, folder)  # what a first reading leaves in memory is no file's fault
     resource.setrlimit(resource.RLIMIT_DATA, (_memory("VmData") + MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for number in range(first, count):
+    for number in files:
         changed_file(name, form, seed, number, good, folder)
         before = _reset_peak()
         began = time.process_time()

@@ -21,6 +21,7 @@ from PIL import Image
 from fuzz.mutate import mutated
 
 TIMES = (2, 10, 100, 1000, 30_000)
+LARGE = 0.05  # share of the parts that grow as far as they may: reading those takes most of the time
 LARGEST = 2**21  # bytes of a file that is made: what it costs to make counts too
 
 
@@ -30,9 +31,14 @@ def structured(content: bytes, suffix: str, random: Random) -> bytes:
     return mutated(grown, suffix, random) if random.random() < 0.25 else grown
 
 
+def _some(random: Random, values: tuple[int, ...]) -> int:
+    """One of several values, the last and most costly of them seldom."""
+    return values[-1] if random.random() < LARGE else random.choice(values[:-1])
+
+
 def _times(random: Random, size: int) -> int:
     """How often a part of a size in bytes is repeated."""
-    return max(2, min(random.choice(TIMES), LARGEST // max(size, 1)))
+    return max(2, min(_some(random, TIMES), LARGEST // max(size, 1)))
 
 
 # Values, in JSON and YAML
@@ -134,9 +140,9 @@ def _checkpoint(content: bytes, random: Random) -> bytes:
             key = random.choice(list(value))
             return value | {key: grown(value[key])}
         if isinstance(value, list) and value and random.random() < 0.7:
-            return [grown(value[0])] * random.choice(TIMES)
+            return [grown(value[0])] * _some(random, TIMES)
         if isinstance(value, torch.Tensor):
-            side = random.choice((2, 100, 10**5, 10**7))
+            side = _some(random, (2, 100, 10**5, 10**7))
             return value.flatten()[:1].expand(side, random.choice((1, 100))) if value.numel() else value
         return _nested(value, random, (2, 30, 200)) if random.random() < 0.5 else _large(value, random)
 
@@ -157,13 +163,13 @@ def _image(content: bytes, random: Random) -> bytes:
     with Image.open(io.BytesIO(content)) as image:
         kind, mode = image.format or "PNG", image.mode
     if kind == "PNG" and random.random() < 0.5:
-        packed = zlib.compress(bytes(random.choice((10**4, 10**6, 10**8))))
+        packed = zlib.compress(bytes(_some(random, (10**4, 10**6, 10**8))))
         what = random.choice((b"tEXt" + b"a\0b", b"zTXt" + b"a\0\0" + packed, b"iCCP" + b"a\0\0" + packed, b"IDAT"))
         extra = _chunk(what[:4], what[4:])
         return content[:33] + extra * _times(random, len(extra)) + content[33:]
     if kind == "JPEG" and random.random() < 0.5:
         return _many_scans(random)
-    width, height = (random.choice((1, 16, 500, 4000, 9000)) for _ in range(2))
+    width, height = _some(random, (1, 16, 200, 1000, 9000)), _some(random, (1, 16, 200, 1000, 7000))
     options: dict[str, Any] = (
         {"compression": random.choice((None, "tiff_deflate", "tiff_lzw"))} if kind == "TIFF" else {}
     )
@@ -179,7 +185,7 @@ def _image(content: bytes, random: Random) -> bytes:
 
 
 def _many_scans(random: Random) -> bytes:
-    buffer, side = io.BytesIO(), random.choice((16, 500, 4000))
+    buffer, side = io.BytesIO(), _some(random, (16, 200, 4000))
     Image.new("L", (side, side)).save(buffer, "JPEG", progressive=True)
     whole = buffer.getvalue()
     first = whole.index(b"\xff\xda")
@@ -208,7 +214,7 @@ def _tar(content: bytes, random: Random) -> bytes:
 def _parquet(content: bytes, random: Random) -> bytes:
     """Values that are kept once and repeated, many columns or groups of rows, nested columns."""
     table = pq.read_table(io.BytesIO(content))
-    choice, times = random.random(), random.choice((10, 1000, 20_000))
+    choice, times = random.random(), _some(random, (10, 1000, 20_000))
     if choice < 0.5:
         table = table.take(pa.array([random.randrange(len(table))] * times))
     elif choice < 0.75:
@@ -230,7 +236,7 @@ def _xml(content: bytes, random: Random) -> bytes:
     start, end = content.index(b"<object>"), content.rindex(b"</annotation>")
     part = random.choice((content[start:end], b"<part/>", b"<a b='c'>d</a>", b"<name>" + b"x" * 1000 + b"</name>"))
     if random.random() < 0.3:
-        depth = random.choice((10, 1000, 100_000))
+        depth = _some(random, (10, 1000, 100_000))
         return content[:start] + b"<a>" * depth + part + b"</a>" * depth + content[start:]
     if random.random() < 0.3:
         return content.replace(b">12<", b">%d<" % random.choice((10**3, 10**4, 10**6, 10**12)))

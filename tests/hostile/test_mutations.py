@@ -1,5 +1,6 @@
 """A few changed files of every kind; `python -m fuzz` reads many more, within limits of time and memory."""
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 
 import fuzz.run
 from fuzz.kinds import KINDS
-from fuzz.run import CHANGES, Form, changed_file, copy_files, outcome_of
+from fuzz.run import CHANGES, Form, Report, changed_file, copy_files, outcome_of
+from fuzz.tally import Tally
 
 COUNT = 12
 
@@ -48,7 +50,9 @@ def test_what_was_read_is_used(tmp_path: Path) -> None:
 
 def test_what_is_neither_read_nor_refused_is_told(tmp_path: Path) -> None:
     broken = replace(KINDS["voc"], read=lambda _: 1 / 0)
-    assert outcome_of(broken, tmp_path) == ("unexpected error", "ZeroDivisionError: division by zero")
+    outcome, what = outcome_of(broken, tmp_path)
+    assert outcome == "unexpected error"
+    assert re.fullmatch(r"ZeroDivisionError at test_mutations.py:\d+: division by zero", what)
 
 
 @pytest.mark.parametrize(("times", "outcomes"), [(1, {"accepted": 1}), (2, {"too slow": 1})])
@@ -63,6 +67,18 @@ def test_a_file_is_too_slow_when_it_is_so_twice(tmp_path: Path, monkeypatch, tim
 
     monkeypatch.setitem(KINDS, "voc", replace(KINDS["voc"], read=read))
     monkeypatch.setattr(fuzz.run, "PATIENCE", 1.5)
-    report = fuzz.run.run("voc", 1, seed=0)
+    report = fuzz.run.run(Report("voc"), 1)
     assert report.outcomes == outcomes
     assert report.paused == {0}
+
+
+def test_what_was_counted_is_kept_and_gone_on_with(tmp_path: Path) -> None:
+    whole = fuzz.run.run(Report("voc", "structured"), 12)
+    tally = Tally(tmp_path / "tally.json")
+    fuzz.run.run(tally.report(Report("voc", "structured")), 5)
+    tally.save()
+    later = Tally(tmp_path / "tally.json").report(Report("voc", "structured"))
+    assert later.next == 5
+    assert fuzz.run.run(later, 12).outcomes == whole.outcomes
+    with pytest.raises(SystemExit, match="--seed 0"):
+        Tally(tmp_path / "tally.json").report(Report("voc", "structured", seed=1))
