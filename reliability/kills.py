@@ -2,9 +2,11 @@
 
     python -m reliability.kills [--runs 20] [--kinds KIND ...] [--stops STOP ...] [--seed 0] [--out FOLDER]
 
-A KIND is a command that writes (see `KINDS`); pretrain goes on by --resume. A STOP is "kill" (SIGKILL to the process,
-every second time while it writes a file) or "group" (SIGTERM to its process group, as `timeout` and systemd send it:
-workers that read images get it too). After a SIGTERM no traceback may be in what the command said.
+A KIND is a command that writes (see `KINDS`); pretrain and detect go on by --resume. Not among them are demo, which is
+pretrain, evaluate and report in one process, and download, which needs a network.
+A STOP is "kill" (SIGKILL to the process, every second time while it writes a file) or "group" (SIGTERM to its process
+group, as `timeout` and systemd send it: workers that read images get it too). After a SIGTERM no traceback may be in
+what the command said.
 Settings of pretrain may follow: python -m reliability.kills --kinds pretrain -- --base 8 ...
 """
 
@@ -21,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -34,6 +36,7 @@ from reliability.children import end_of, running, start
 from tests.shapes import write_voc
 from us3l.cli.main import main as us3l
 from us3l.data.sources import load
+from us3l.paper.reproduce import SCALES
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
 from us3l.training import loop  # noqa: F401  so that children need not import it
@@ -61,17 +64,35 @@ class Kind:
     """What the command needs to go on, or to replace what the first one may have finished."""
     once: str = ""
     """A pattern of files without which it is not needed."""
+    before: str | None = "pretrain"
+    """The kind whose result the command starts with."""
 
 
 KINDS = {
-    "pretrain": Kind("pretrain digits --out {run} {settings}", SAME, "--resume"),
-    "stream": Kind("pretrain {photos} --out {run} --stream {settings}", SAME, "--resume"),
+    "pretrain": Kind("pretrain digits --out {run} {settings}", SAME, "--resume", before=None),
+    "stream": Kind("pretrain {photos} --out {run} --stream {settings}", SAME, "--resume", before=None),
     "evaluate": Kind("evaluate {run} --widths 1 0.5 --train-images 300", ("eval/*.json", "eval/*.safetensors")),
+    "finetune": Kind(
+        "evaluate {run} --widths 1 0.5 --train-images 100 --test-images 100 --protocol finetune --epochs 2",
+        ("eval/*.json", "eval/*.safetensors"),
+    ),
     "export": Kind("export {run} --width 1 0.5 --format onnx safetensors", ("export/*",), "--overwrite"),
+    "openvino": Kind("export {run} --width 1 0.5 --format openvino", ("export/*",), "--overwrite"),
     "profile": Kind("profile {run} --widths 1 0.5 --backends torch --repeats 2", ("profile/*.json",), "--overwrite"),
     "report": Kind("report {run}", ("report.html",)),
     "detect": Kind(
         "detect {run} --data {boxes} --save-every 2 {detector}", ("detect/*.json",), "--resume", "detect/*.pt"
+    ),
+    "compare": Kind(
+        "compare {run} --out {run}/table.csv {run}/table.json {run}/table.png {run}/table.svg",
+        ("table.*",),
+        "--overwrite",
+        before="evaluate",
+    ),
+    "reproduce": Kind(
+        "reproduce main-cifar100 --rows 1 --data cifar100=digits --out {run}",
+        ("mini/tables/*", "mini/*/eval/*.json", "mini/*/model/*"),
+        before=None,
     ),
 }
 
@@ -85,6 +106,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("settings", nargs="*", default=SETTINGS)
     options = parser.parse_args()
+    SCALES["mini"] = replace(SCALES["mini"], widths=(1.0, 0.25), images=130, epochs=1, calibration=16, labelled=100)
     torch.set_num_threads(1)  # and one thread sums in one order
     folder = (options.out or Path(tempfile.mkdtemp())).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,11 +143,10 @@ class Place:
         if run.folder.exists():
             shutil.rmtree(run.folder)
         run.folder.parent.mkdir(exist_ok=True)
-        if KINDS[kind].command.split()[0] != "pretrain":
-            finished = Run(self.folder / "finished" / "run")
-            if not finished.finished:
-                finished.folder.parent.mkdir(exist_ok=True)
-                complete(self.arguments("pretrain", finished), finished)
+        if before := KINDS[kind].before:
+            finished = Run(self.folder / f"{before}-whole" / "run")
+            if not finished.folder.exists():
+                self.left_alone(before)
             shutil.copytree(finished.folder, run.folder)
         return run
 
@@ -185,7 +206,12 @@ def log_of(run: Run) -> Path:
 
 def after(seconds: float) -> Callable[[], bool]:
     until = time.monotonic() + seconds
-    return lambda: time.monotonic() > until
+
+    def now() -> bool:
+        time.sleep(0.005)  # looking more often would take the time of the command
+        return time.monotonic() > until
+
+    return now
 
 
 def being_written(run: Run, random: Random) -> Callable[[], bool]:
@@ -194,9 +220,8 @@ def being_written(run: Run, random: Random) -> Callable[[], bool]:
     seen: set[tuple[str, int]] = set()
 
     def now() -> bool:
-        for path in (*run.folder.glob(".*.tmp.*"), *run.folder.glob("*/.*.tmp.*")):
-            with suppress(FileNotFoundError):
-                seen.add((path.name, path.stat().st_ino))
+        with suppress(FileNotFoundError):  # folders and files may go while they are looked at
+            seen.update((path.name, path.stat().st_ino) for path in run.folder.rglob(".*.tmp.*"))
         return len(seen) >= left
 
     return now

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+CHECKSUMS = ("checksum", "files", "pixels")
+
 
 @dataclass(frozen=True)
 class DataIdentity:
@@ -20,12 +22,15 @@ class DataIdentity:
     classes: int
     checksum: str | None
     """Of the labels of all images and the names of the classes; None if damaged images were left out."""
+    files: str | None = None
+    """A checksum of the encoded images: of their names and sizes, and of the bytes of some; None if not at hand."""
+    pixels: str | None = None
+    """A checksum of the sum of each image's pixels; None unless all were in memory."""
 
     def agrees(self, other: DataIdentity) -> bool:
-        """Whether both are of the same images, as far as is known."""
-        if None in (self.checksum, other.checksum):
-            return replace(self, checksum=None) == replace(other, checksum=None)
-        return self == other
+        """Whether both are of the same images, as far as is known of both."""
+        unknown = {name: None for name in CHECKSUMS if None in (getattr(self, name), getattr(other, name))}
+        return replace(self, **unknown) == replace(other, **unknown)
 
     @property
     def short(self) -> str:
@@ -67,7 +72,7 @@ def identify(data: str | Path, train: Any, test: Any) -> DataIdentity:
 
     Args:
         data: as given by the user.
-        train, test: what was opened there; each has a length, `labels` and `classes`.
+        train, test: what was opened there: images in memory or in files, see `us3l.data.images.Images`.
     """
     counts = [count(images) for images in (train, test)]
     whole = counts == [len(train), len(test)]
@@ -75,8 +80,21 @@ def identify(data: str | Path, train: Any, test: Any) -> DataIdentity:
     for images in (train, test):
         digest.update(repr(None if images.labels is None else images.labels.tolist()).encode())
     return DataIdentity(
-        source_of(data), counts[0], counts[1], len(train.classes or []), digest.hexdigest() if whole else None
+        source_of(data),
+        counts[0],
+        counts[1],
+        len(train.classes or []),
+        digest.hexdigest() if whole else None,
+        files=_fingerprint([getattr(images, "files", images) for images in (train, test)]),
+        pixels=_fingerprint([images if hasattr(images, "files") else None for images in (train, test)]),
     )
+
+
+def _fingerprint(sets: list[Any]) -> str | None:
+    """A checksum of several sets of images; None if one is not at hand."""
+    if any(images is None for images in sets):
+        return None
+    return hashlib.sha256(repr([images.fingerprint() for images in sets]).encode()).hexdigest()
 
 
 def count(images: Any) -> int:

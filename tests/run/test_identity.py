@@ -1,0 +1,52 @@
+"""The identity of labelled images, by which results that stand in one table are known to be of the same."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from us3l.data.sources import load, open_images
+from us3l.run.identity import identify
+
+
+@pytest.fixture
+def photos(tmp_path):
+    random = np.random.default_rng(0)
+    for number in range(8):
+        folder = tmp_path / "photos" / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{number}.bmp")
+    return tmp_path / "photos"
+
+
+def identity(photos):
+    return identify(photos, *(load(photos, split, 8) for split in ("train", "test")))
+
+
+def test_other_pixels_of_the_same_size_and_labels_are_other_images(photos):
+    before = identity(photos)
+    assert before.agrees(identity(photos))
+    for path in photos.rglob("*.bmp"):
+        Image.new("RGB", (8, 8), "red").save(path)
+    after = identity(photos)
+    assert after.checksum == before.checksum
+    assert not after.agrees(before)
+    assert not replace(after, files=None).agrees(before)
+    assert not replace(after, pixels=None).agrees(before)
+
+
+def test_what_is_not_known_of_both_is_not_compared(photos):
+    """Results of an earlier us3l have neither checksum of the images."""
+    now = identity(photos)
+    assert replace(now, files=None, pixels=None).agrees(now)
+    assert now.agrees(replace(now, files=None, pixels=None))
+    assert not replace(now, files=None, pixels=None, test_images=1).agrees(now)
+
+
+def test_streamed_images_are_those_in_memory(photos):
+    streamed = identify(photos, *(open_images(photos, split, 8, stream=True) for split in ("train", "test")))
+    assert streamed.pixels is None
+    assert streamed.files is not None
+    assert streamed.agrees(identity(photos))
+    assert identity(photos).agrees(streamed)
