@@ -36,7 +36,7 @@ from reliability.children import end_of, running, start
 from tests.shapes import write_voc
 from us3l.cli.main import main as us3l
 from us3l.data.sources import load
-from us3l.paper.reproduce import SCALES
+from us3l.paper.scales import SCALES
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
 from us3l.training import loop  # noqa: F401  so that children need not import it

@@ -29,7 +29,9 @@ class DataIdentity:
 
     def agrees(self, other: DataIdentity) -> bool:
         """Whether both are of the same images, as far as is known of both."""
-        unknown = {name: None for name in CHECKSUMS if None in (getattr(self, name), getattr(other, name))}
+        unknown: dict[str, Any] = {
+            name: None for name in CHECKSUMS if None in (getattr(self, name), getattr(other, name))
+        }
         return replace(self, **unknown) == replace(other, **unknown)
 
     @property
