@@ -22,7 +22,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 def no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page after each training takes seconds; only tests of pages and of the demo make them."""
     if "report" not in request.path.name and "demo" not in request.node.name:
-        monkeypatch.setattr("us3l.cli.report.after", lambda _: 0)
+        monkeypatch.setattr("us3l.cli.report.after", lambda _: None)
 
 
 @pytest.fixture

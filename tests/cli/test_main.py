@@ -244,8 +244,7 @@ def test_the_first_help_of_pretrain_is_short_and_names_settings_that_exist(capsy
 )
 def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch, settings, width):
     """And what it says can be said."""
-    monkeypatch.setattr("us3l.cli.pretrain.execute", lambda *_: 0)
-    monkeypatch.setattr("us3l.cli.report.after", lambda *_: 0)
+    monkeypatch.setattr("us3l.training.loop.pretrain", lambda *_: None)
     assert main(["pretrain", "digits", "--out", str(tmp_path / "a run"), *settings.split()]) == 0
     said = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  us3l ")]
     assert [shlex.split(line)[1:3] for line in said] == [
@@ -260,8 +259,7 @@ def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch, set
 
 def test_the_stem_goes_by_the_size(tmp_path, capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr("us3l.cli.pretrain.execute", lambda config, *_: asked.append(config.recipe) or 0)
-    monkeypatch.setattr("us3l.cli.report.after", lambda *_: 0)
+    monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, *_: asked.append(config.recipe))
     for size, more, stem in [(32, [], "cifar"), (224, [], "imagenet"), (224, ["--stem", "cifar"], "cifar")]:
         assert main(["pretrain", "photos", "--out", str(tmp_path / "run"), "--size", str(size), *more]) == 0
         assert asked[-1].network.stem == stem

@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,19 +141,24 @@ def test_a_finished_run_does_not_fail_for_its_page(folder, monkeypatch, capsys, 
         raise error
 
     monkeypatch.setattr("us3l.verbs.report", fail)
-    assert report.after(folder) == 0
+    report.after(folder)
     output = capsys.readouterr().out
     assert len(output.splitlines()) == 1
     assert "no page was made" in output
     assert f"report {folder}" in output
 
 
-def test_only_the_first_process_makes_the_page(folder, monkeypatch):
+def test_only_the_first_process_makes_the_page(tmp_path, monkeypatch, capsys):
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
-    monkeypatch.setattr(rank_zero_only, "rank", 1)
-    assert report.after(folder) == 0
-    assert not (folder / "report.html").exists()
+    made: list[Path] = []
+    monkeypatch.setattr("us3l.training.loop.pretrain", lambda *_: None)
+    monkeypatch.setattr("us3l.cli.report.after", made.append)
+    for rank, pages in ((1, []), (0, [tmp_path])):
+        monkeypatch.setattr(rank_zero_only, "rank", rank)
+        assert main(["pretrain", "digits", "--out", str(tmp_path)]) == 0
+        assert made == pages
+        assert ("What next" in capsys.readouterr().out) == (rank == 0)
 
 
 def test_new_measurements_come_into_the_page_of_a_run_that_has_one(folder):

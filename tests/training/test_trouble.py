@@ -119,12 +119,15 @@ def test_a_run_that_does_not_start_leaves_nothing(tmp_path):
 
 def test_resuming_nothing_starts_when_it_is_known_on_what(tmp_path, capsys, monkeypatch):
     started = []
-    monkeypatch.setattr(
-        "us3l.cli.pretrain.execute", lambda config, _, resume: started.append((config.data, resume)) or 1
-    )
-    assert main(["pretrain", "--out", str(tmp_path / "run"), "--resume"]) == 2
-    assert "is not a run" in capsys.readouterr().err
-    assert main(["pretrain", "digits", "--out", str(tmp_path / "run"), "--resume"]) == 1
+
+    def trained(config, run, images, resume, progress):  # noqa: ARG001
+        started.append((config.data, resume))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("us3l.training.loop.pretrain", trained)
+        assert main(["pretrain", "--out", str(tmp_path / "run"), "--resume"]) == 2
+        assert "is not a run" in capsys.readouterr().err
+        assert main(["pretrain", "digits", "--out", str(tmp_path / "run"), "--resume"]) == 0
     assert started == [("digits", True)]
     assert "resume" not in pretrain(tmp_path / "run", resume=True)
     assert Run(tmp_path / "run").finished

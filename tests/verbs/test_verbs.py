@@ -93,6 +93,9 @@ def test_a_run_that_is_resumed_keeps_its_settings(run):
     assert us3l.pretrain(out=run.folder, resume=True).finished
     with pytest.raises(UserError, match="a resumed run keeps its settings"):
         us3l.pretrain(out=run.folder, resume=True, epochs=9)
+    with pytest.raises(UserError, match="a resumed run keeps its settings"):
+        us3l.pretrain("cifar10", out=run.folder, resume=True)
+    assert us3l.pretrain("digits", out=run.folder, resume=True).finished
 
 
 def test_a_detector_on_one_width(run, tmp_path, capsys):

@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
 
     screen = CommandScreen()
     run = pretrain("digits", command.out or unused_path(Path("runs/demo")), progress=screen)
-    evaluate.execute(evaluate.Evaluate(run.folder))
+    evaluate.main([str(run.folder)])
     report.after(run.folder)
     us3l, name = program(), quote(str(run.folder))
     screen.say(

@@ -63,13 +63,8 @@ class Evaluate:
 
 
 def main(arguments: list[str]) -> int:
-    from us3l.cli import report
-
     command = parse(Evaluate, "evaluate", arguments)
-    return execute(command) or report.renew(command.run)
-
-
-def execute(command: Evaluate) -> int:
+    from us3l.cli import report
     from us3l.cli.screen import CommandScreen
     from us3l.run import Run
     from us3l.verbs.measuring import evaluate
@@ -80,6 +75,7 @@ def execute(command: Evaluate) -> int:
     run = with_weights(Run(command.run), command.weights, screen)
     record = evaluate(run, **given, **vars(command.settings), progress=screen)
     show(screen, run, record)
+    report.renew(command.run)
     return 0
 
 

@@ -11,13 +11,11 @@ from typing import Annotated
 import tyro
 
 from us3l.cli.parse import parse, program
-from us3l.console import Console
-from us3l.errors import UserError
 from us3l.paper.scales import ScaleName
 from us3l.run import Run
 from us3l.training.recipes import Network, Recipe
 from us3l.training.run import Machine, RunConfig, config_of
-from us3l.verbs.pretraining import check_settled, configuration
+from us3l.verbs.pretraining import configuration
 
 HELP = Path(__file__).with_suffix(".txt")
 
@@ -64,41 +62,48 @@ def main(arguments: list[str]) -> int:
     if "-h" in arguments or "--help" in arguments:
         print(HELP.read_text(encoding="utf-8"), end="")
         return 0
-    arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
-    command = parse(Pretrain, "pretrain", arguments, defaults(arguments, "mini"))
+    command = parsed(["--help" if argument == "--help-all" else argument for argument in arguments])
+    from us3l.cli import report
+    from us3l.cli.screen import CommandScreen
+    from us3l.distributed.launching import is_first_rank
+    from us3l.verbs import pretrain
+
+    was_finished = command.out is not None and Run(command.out).finished
+    config, screen = RunConfig("", command.recipe, command.machine), CommandScreen()
+    run = pretrain(command.data, command.out, config=config, resume=command.resume, progress=screen)
+    if not was_finished and is_first_rank():
+        report.after(run.folder)
+        screen.say(next_steps(run.folder, config.recipe.network))
+    return 0
+
+
+def parsed(arguments: list[str]) -> Pretrain:
+    """The command; unless it names a recipe, it begins with the one that suits its data."""
     from us3l.data.named import recommended_recipe
 
-    if (recipe := recommended_recipe(command.data)) != "mini":
-        command = parse(Pretrain, "pretrain", arguments, defaults(arguments, recipe))
-    if command.out is None:
-        raise UserError("say where the run should go: --out RUN")
-    run = Run(command.out)
-    if not command.data:
-        if command.resume:
-            raise UserError(
-                f"{run.folder} is not a run: there is no config.yaml in it. To start one there, name its DATA"
-            )
-        raise UserError(
-            "say which images to learn from: us3l pretrain DATA --out RUN, with a folder of images as DATA; "
-            "for a first try without any, us3l demo"
-        )
-    config = RunConfig(command.data, command.recipe.settled(), command.machine)
-    if command.resume and run.started:
-        check_settled(run, config)
-        if run.finished:
-            Console().say(f"{run.folder} is finished: its model is in {run.model}")
-            return 0
-    elif run.folder.exists():
-        run.refuse_if_used()
-    from us3l.cli import report
+    command = parse(Pretrain, "pretrain", arguments, defaults(arguments))
+    if recommended_recipe(command.data) == "mini":
+        return command
+    return parse(Pretrain, "pretrain", arguments, defaults(arguments, command.data))
 
-    if command.recipe.network.stem == "auto" and config.recipe.network.stem == "imagenet":
-        side = config.recipe.views.size
-        Console().say(f"images of {side} pixels: the first layers are those for large images (--stem cifar: for small)")
-    code = execute(config, run, command.resume) or report.after(run.folder)
-    if not code and report.is_first():
-        Console().say(next_steps(run.folder, config.recipe.network))
-    return code
+
+def defaults(arguments: list[str], data: str = "") -> Pretrain:
+    """The values that the rest of the command line changes: of the run to resume, of another run, or of a recipe."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option in ("--recipe", "--method", "--case", "--scale", "--base-loss", "--config", "--out"):
+        parser.add_argument(option)
+    parser.add_argument("--resume", action="store_true")
+    try:
+        early, _ = parser.parse_known_args(arguments)
+    except argparse.ArgumentError:  # tyro will say it better
+        return Pretrain()
+    if early.resume and early.out and Run(early.out).started:
+        config = config_of(Run(early.out))
+    else:
+        config = configuration(data, early.recipe, early.method, early.case, early.scale or "mini", early.config)
+        if early.base_loss:
+            config = replace(config, recipe=config.recipe.tuned_for(early.base_loss))
+    return Pretrain(config.source, recipe=config.recipe, machine=config.machine)
 
 
 def next_steps(folder: Path, network: Network) -> str:
@@ -115,37 +120,3 @@ What next:
       cost and latency of every width on this computer
   {us3l} export {run} --widths {width:g}
       the network of that width, as a file"""
-
-
-def defaults(arguments: list[str], recipe: str) -> Pretrain:
-    """The values that the rest of the command line changes: of another run, of the run to resume, or of a recipe.
-
-    `recipe` is taken where the command line names none.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in ("--recipe", "--method", "--case", "--scale", "--base-loss"):
-        parser.add_argument(option)
-    for option in ("--config", "--out"):
-        parser.add_argument(option, type=Path)
-    parser.add_argument("--resume", action="store_true")
-    try:
-        early, _ = parser.parse_known_args(arguments)
-    except argparse.ArgumentError:  # tyro will say it better
-        return Pretrain()
-    if early.resume and early.out and Run(early.out).started:
-        config = config_of(Run(early.out))
-    else:
-        chosen = early.recipe or (None if early.config or recipe == "mini" else recipe)
-        config = configuration("", chosen, early.method, early.case, early.scale or "mini", early.config)
-        if early.base_loss:
-            config = replace(config, recipe=config.recipe.tuned_for(early.base_loss))
-    return Pretrain(config.source, recipe=config.recipe, machine=config.machine)
-
-
-def execute(config: RunConfig, run: Run, resume: bool = False) -> int:
-    """Run a pre-training and say how it ended."""
-    from us3l.cli.screen import CommandScreen
-    from us3l.verbs.pretraining import train
-
-    train(config, run, resume=resume, progress=CommandScreen())
-    return 0

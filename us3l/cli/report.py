@@ -50,12 +50,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def after(folder: Path) -> int:
+def after(folder: Path) -> None:
     """The page of a run that has just ended well; if it cannot be made, a line says so, and that is all."""
     from us3l.verbs import report
 
-    if not is_first():
-        return 0
     screen = CommandScreen()
     try:
         screen.say(f"the page is {report(folder, progress=screen)}")
@@ -63,16 +61,9 @@ def after(folder: Path) -> int:
         reason = one_line(str(error)) or type(error).__name__
         text = f"no page was made ({reason}); the run is complete, try {program()} report {folder}"
         screen.say(text, style="yellow")
-    return 0
 
 
-def is_first() -> bool:
-    """Whether this is the process that speaks and writes, where several train together."""
-    from lightning_fabric.utilities.rank_zero import rank_zero_only
-
-    return not getattr(rank_zero_only, "rank", 0)
-
-
-def renew(folder: Path) -> int:
+def renew(folder: Path) -> None:
     """Bring the page of a run up to date, if it has one, with what has just been measured."""
-    return after(folder) if (folder / "report.html").exists() else 0
+    if (folder / "report.html").exists():
+        after(folder)

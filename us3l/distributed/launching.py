@@ -13,6 +13,7 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import TorchElasticEnvironment
 from lightning_fabric.strategies import DDPStrategy, Strategy
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch.distributed import distributed_c10d
 
 from us3l.distributed.sharding import sharded
@@ -66,6 +67,11 @@ def is_first(fabric: Fabric) -> bool:
     """Whether this is the process that writes; unlike `is_global_zero` it is right before the launch."""
     environment = getattr(fabric.strategy, "cluster_environment", None)
     return environment is None or environment.local_rank() == environment.node_rank() == 0
+
+
+def is_first_rank() -> bool:
+    """Whether this is the process that speaks, for those who have no Fabric at hand."""
+    return not getattr(rank_zero_only, "rank", 0)
 
 
 def any_of(fabric: Fabric, mine: bool) -> bool:

@@ -64,12 +64,18 @@ def pretrain(
         raise UserError("say where the run should go: `out='runs/NAME'`")
     run = Run(out, network)
     if resume and run.started:
-        chosen = resumed(run, **settings)
+        chosen = resumed(run, data, config, **settings)
     else:
+        run.refuse_if_used()
         own = {} if network is None else {"backbone": f"{network.__module__}:{qualified_name(network)}"}
         chosen = configuration(name_of(data), recipe, method, case, scale, config, **own, **settings)
         if not chosen.data:
-            raise UserError("say which images to learn from: a folder, a known name, a list of files or a tensor")
+            if resume:
+                run.check_started()
+            raise UserError(
+                "say which images to learn from, such as a folder: `us3l.pretrain('photos/', out='runs/photos')`; "
+                "for a first try without any, take 'digits'"
+            )
     train(chosen, run, data, resume, progress_of(progress))
     return run
 
@@ -81,13 +87,17 @@ def train(
     from us3l.training.loop import pretrain as train_all
 
     told, recipe = progress_of(progress), config.recipe.settled()
+    if resume and run.finished:
+        told.say(f"{run.folder} is finished: its model is in {run.model}")
+        return
+    if config.recipe.network.stem == "auto" and recipe.network.stem == "imagenet":
+        size = recipe.views.size
+        told.say(f"images of {size} pixels: the first layers are those for large images (for small: `stem='cifar'`)")
     if resume and run.started:
         kept = config_of(run)
         config = replace(config, data=kept.data, data_path=kept.data_path)
     else:
         config = config.located()
-    if resume and run.finished:
-        return
     train_all(replace(config, recipe=recipe), run, lambda: training_images(config, data, told), resume, told)
 
 
@@ -166,11 +176,15 @@ def configuration(
     return changed(chosen, **settings)
 
 
-def resumed(run: Run, **settings: Any) -> RunConfig:
+def resumed(
+    run: Run, data: Data | None = None, config: str | Path | RunConfig | None = None, **settings: Any
+) -> RunConfig:
     """The settings of a resumed run: its own; only how it is computed may change."""
-    config = changed(config_of(run), **settings)
-    check_settled(run, config)
-    return config
+    chosen = changed(config if isinstance(config, RunConfig) else config_of(run), **settings)
+    if isinstance(data, str | Path):
+        chosen = replace(chosen, data=str(data), data_path="")
+    check_settled(run, chosen)
+    return chosen
 
 
 def check_settled(run: Run, config: RunConfig) -> None:
