@@ -38,20 +38,21 @@ SMALL = replace(
     max_steps=STEPS,
 )
 VIT = replace(SMALL, network=Network("vit_tiny", base=12, heads=1, depth=2, patch=4))
+APART = replace(SMALL.objective, update="per-width", sub_momentum=0.5)
 SYNCED = {"sync_bn": True}
 CASES: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "vit": (VIT, {}),
     "in memory": (VIT, {}),
     "vit simclr": (VIT.with_method("us-simclr"), {}),
     "simclr": (SMALL.with_method("us-simclr"), SYNCED),
-    "per width": (replace(SMALL, objective=replace(SMALL.objective, update="per-width")), SYNCED),
+    "per width": (replace(SMALL, objective=APART), SYNCED),
     "moco v3": (SMALL.with_method("us3l-mocov3"), SYNCED),
     "queue": (replace(SMALL, objective=replace(SMALL.objective, base_loss="moco")), SYNCED),
     "supervised": (SMALL.with_method("us-net"), SYNCED),
     "accumulated": (VIT.with_method("us-byol"), {"accumulate": 2}),
     "shards": (SMALL.with_method("us-simsiam"), {}),
     "fsdp": (replace(VIT, optimiser=Optimiser("adamw", lr=1e-3, weight_decay=0.1)), {"fsdp": True}),
-    "fsdp per width": (replace(SMALL, objective=replace(SMALL.objective, update="per-width")), SYNCED | {"fsdp": True}),
+    "fsdp per width": (replace(SMALL, objective=APART), SYNCED | {"fsdp": True}),
     "fsdp queue": (VIT.with_objective(base_loss="moco"), {"fsdp": True, "accumulate": 2}),
     "fsdp lars": (replace(VIT, optimiser=Optimiser("lars", lr=0.1)), {"fsdp": True}),
 }

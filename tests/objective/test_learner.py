@@ -80,7 +80,7 @@ class Naive:
     def __init__(self, learner: Learner) -> None:
         self.learner = copy.deepcopy(learner)
         self.parameters = [p for p in self.learner.parameters() if p.requires_grad]
-        self.velocity = {id(p): None for p in self.parameters}
+        self.velocity = {}
 
     def embed(self, images, carved):
         features = carved(images)
@@ -130,13 +130,13 @@ class Naive:
                 whole.grad = torch.zeros_like(whole) if whole.grad is None else whole.grad
                 whole.grad[tuple(slice(n) for n in part.shape)] += part.grad
             if per_width:
-                self.update(lr)
+                self.update(lr, apart=number > 0 and self.learner.objective.sub_momentum is not None)
         if not per_width:
             self.update(lr)
         return losses
 
     @torch.no_grad()
-    def update(self, lr):
+    def update(self, lr, apart=False):
         net = self.learner.net
         narrow = dict(net.skeleton(net.min_width).named_parameters())
         grouped = {id(p) for name, p in net.full.named_parameters() if len(narrow[name]) < len(p)}
@@ -149,9 +149,10 @@ class Naive:
                 if id(parameter) in grouped:
                     rate *= 1 - min(k // max(1, channels // GROUPS), GROUPS - 1) * ALPHA
                 parameter.grad[k] += rate * parameter[k]
-            velocity = self.velocity[id(parameter)]
-            velocity = parameter.grad.clone() if velocity is None else MOMENTUM * velocity + parameter.grad
-            self.velocity[id(parameter)] = velocity
+            momentum = self.learner.objective.sub_momentum if apart else MOMENTUM
+            velocity = self.velocity.get((id(parameter), apart))
+            velocity = parameter.grad.clone() if velocity is None else momentum * velocity + parameter.grad
+            self.velocity[id(parameter), apart] = velocity
             parameter -= lr * velocity
             parameter.grad = None
 
@@ -172,9 +173,13 @@ def compare(ours, steps):
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("update", ["per-batch", "per-width"])
-def test_a_run_of_us3l_equals_a_naive_computation_of_algorithm_1(update):
-    compare(trainer(update=update), STEPS)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"update": "per-width"}, {"update": "per-width", "sub_momentum": 0.3}],
+    ids=["per-batch", "per-width", "sub-momentum"],
+)
+def test_a_run_of_us3l_equals_a_naive_computation_of_algorithm_1(changes):
+    compare(trainer(**changes), STEPS)
 
 
 @pytest.mark.parametrize("case", cases("app-ablation"), ids=lambda case: case.name)

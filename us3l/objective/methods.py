@@ -10,7 +10,7 @@ from us3l.objective.spec import Objective
 
 COMPOSITION = (
     "base_loss distill_loss head momentum_base momentum_sub samples sandwich max_first gradual fixed_widths alpha "
-    "teacher_schedule final_norm projector_norm update product"
+    "teacher_schedule final_norm projector_norm update sub_momentum product"
 ).split()
 US3L: dict[str, Any] = {name: getattr(Objective(), name) for name in COMPOSITION}
 """All that makes a method, as it is in US3L; other settings (sizes, temperatures) are a recipe's."""

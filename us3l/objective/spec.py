@@ -68,6 +68,9 @@ class Objective:
     """Run exactly these widths on every batch instead of sampling: the widest is the base (S-Net)."""
     update: Literal["per-batch", "per-width"] = "per-batch"
     """One optimiser step for all widths (the paper's Algorithm 1), or one for each (the authors' code)."""
+    sub_momentum: float | None = None
+    """Momentum of the sub-networks' optimiser steps, which then also have a memory of their own (default: one momentum
+    and one memory for the steps of all widths). It needs one update per width."""
     groups: int = 8
     """Groups of channels in the group regularisation."""
     alpha: float = 0.05
@@ -126,6 +129,10 @@ class Objective:
             f"fixed_widths={self.fixed_widths} must be at least one width above 0 and at most 1": (
                 self.fixed_widths is None
                 or (len(self.fixed_widths) > 0 and all(0 < width <= 1 for width in self.fixed_widths))
+            ),
+            f"sub_momentum={self.sub_momentum} must lie from 0 to below 1": 0 <= (self.sub_momentum or 0) < 1,
+            "sub_momentum is for sub-networks that are updated apart: it needs update='per-width'": (
+                self.sub_momentum is None or self.update == "per-width"
             ),
             f"groups={self.groups} must be at least 1": self.groups >= 1,
             f"alpha * groups = {self.alpha * self.groups:g} must not exceed 1, or weights would grow": (

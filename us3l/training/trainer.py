@@ -84,12 +84,18 @@ class Trainer:
             if network is not None:
                 network.compile()
         self.model = fabric.setup_module(self.learner)
-        optimiser = new_optimiser(recipe.optimiser, self.learner, fabric.device)  # of the shares, if there are any
-        self.optimiser: Any = fabric.setup_optimizers(optimiser)
         objective, weight_decay = recipe.objective, recipe.optimiser.weight_decay
         self.decay = GroupDecay(self.learner, sliced_channels(net), weight_decay, objective.groups, objective.alpha)
+        self.optimiser = self.sub_optimiser = self.set_up(recipe.optimiser)
+        if objective.sub_momentum is not None:
+            self.sub_optimiser = self.set_up(replace(recipe.optimiser, momentum=objective.sub_momentum))
+
+    def set_up(self, settings: Optimiser) -> Any:
+        """An optimiser of all that is learned, with weight decay before each of its steps."""
+        optimiser = new_optimiser(settings, self.learner, self.fabric.device)  # of the shares, if there are any
         # A hook, because with scaled gradients (16-mixed) they have their true size only just before the step.
         optimiser.register_step_pre_hook(lambda *_: self.apply_decay())
+        return self.fabric.setup_optimizers(optimiser)
 
     def widths(self, step: int) -> list[float]:
         """The widths that run at a step, snapped to canonical ones."""
@@ -174,7 +180,7 @@ class Trainer:
         """Algorithm 1 on one batch: all widths, one after another, and the optimiser's step, or one for each width."""
         step, widths = self.step, self.widths(self.step)
         batch = self.take_batch()
-        for group in self.optimiser.param_groups:
+        for group in (group for optimiser in self.optimisers().values() for group in optimiser.param_groups):
             group["lr"] = self.learning_rate(step)
         self.learner.update_teacher(step, self.steps)
 
@@ -182,29 +188,30 @@ class Trainer:
         targets: Sequence[Targets | None] = [None] * len(shares)
         losses: list[Tensor] = []
         sound = torch.ones((), dtype=torch.bool, device=self.fabric.device)
-        for networks in [[width] for width in widths] if self.recipe.objective.update == "per-width" else [widths]:
+        updates = [[width] for width in widths] if self.recipe.objective.update == "per-width" else [widths]
+        for position, networks in enumerate(updates):
             self.optimiser.zero_grad()
             for number, width in enumerate(networks, start=1):
                 loss, found = self.backward(shares, width, targets, last=number == len(networks))
                 losses.append(loss)
                 targets = found
             sound = sound & self.finite_gradients()
-            left_out = self.update(sound)
+            left_out = self.update(self.sub_optimiser if position else self.optimiser, sound)
         self.learner.remember(*found, unless=left_out)
         self.skipped += left_out
         self.step += 1
         return StepResult(step, widths, losses, sound, left_out)
 
-    def update(self, sound: Tensor) -> Tensor:
-        """Make the optimiser's step, and take it back if it is to be left out; whether it was.
+    def update(self, optimiser: Any, sound: Tensor) -> Tensor:
+        """Make an optimiser's step, and take it back if it is to be left out; whether it was.
 
         Decided on the device, so that nothing waits for it; which takes a copy of the weights.
         """
         left_out = ~sound & (self.skipped < self.machine.skip_bad_steps)
-        before = copies(self.optimiser) if self.machine.skip_bad_steps else None
-        self.optimiser.step()
+        before = copies(optimiser) if self.machine.skip_bad_steps else None
+        optimiser.step()
         if before is not None:
-            take_back(self.optimiser, before, left_out)
+            take_back(optimiser, before, left_out)
         return left_out
 
     def backward(
@@ -243,9 +250,14 @@ class Trainer:
             "batch": self.batch * self.peers.count,
             "data": self.images.fingerprint(),
             "learner": whole(self.learner.state_dict()),
-            "optimiser": whole(self.optimiser.state_dict()),
+            **{name: whole(optimiser.state_dict()) for name, optimiser in self.optimisers().items()},
             "precision": self.fabric.strategy.precision.state_dict(),
         }
+
+    def optimisers(self) -> dict[str, Any]:
+        """Each once, by its name in a checkpoint."""
+        apart = self.sub_optimiser is not self.optimiser
+        return {"optimiser": self.optimiser} | ({"sub_optimiser": self.sub_optimiser} if apart else {})
 
     def load_state(self, state: dict[str, Any]) -> None:
         known, data = self.images.fingerprint(), state.get("data")
@@ -262,7 +274,8 @@ class Trainer:
             )
         try:
             load_module(self.learner, state["learner"])
-            load_optimiser(self.optimiser, state["optimiser"])
+            for name, optimiser in self.optimisers().items():
+                load_optimiser(optimiser, state[name])
             if state.get("precision"):
                 self.fabric.strategy.precision.load_state_dict(state["precision"])
             self.step = state["step"]
