@@ -146,9 +146,9 @@ def other_work(batch: int = 128) -> Row:
 
     def losses() -> None:
         total = learner.base_loss(*learner.base_pair(z, targets), None)
-        outputs, wanted = learner.sub_pair(z, targets)
+        outputs, wanted = learner.sub_pair("imitation", z, targets)
         for _ in range(2):
-            total = total + learner.sub_loss(outputs, wanted, None)
+            total = total + learner.sub_loss("imitation", outputs, wanted, None)
         total.backward()
 
     def views() -> None:

@@ -18,7 +18,7 @@ from us3l.training.recipes import MINI, Network, Optimiser, Recipe
 from us3l.training.trainer import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:width .* is not calibrated")
-LR, DECAY, GROUPS, ALPHA, TAU, MOMENTUM, M = 0.1, 0.01, 8, 0.05, 0.5, 0.9, 0.9
+LR, DECAY, GROUPS, ALPHA, TAU, MOMENTUM, M, COLD = 0.1, 0.01, 8, 0.05, 0.5, 0.9, 0.9, 0.1
 STEPS = 8
 
 
@@ -74,6 +74,19 @@ def naive_nce_distillation(p, t):
     return sum(-p[i] @ t[i] / TAU + sum((p[i] @ k / TAU).exp() for k in t).log() for i in range(len(p))) / len(p)
 
 
+def naive_relations(z, t, others):
+    """SEED's: the similarities to all samples but one's own, as the target has them."""
+    loss = 0.0
+    z, t, others = (x / x.norm(dim=1, keepdim=True) for x in (z, t, others))
+    for i in range(len(z)):
+        near = [j for j in range(len(z)) if j != i]
+        expected = [(t[i] @ others[j] / COLD).exp() for j in near]
+        found = [(z[i] @ others[j] / TAU).exp() for j in near]
+        for p, q in zip(expected, found, strict=True):
+            loss = loss - p / sum(expected) * (q / sum(found)).log() / len(z)
+    return loss
+
+
 class Naive:
     """The same method with carved networks, whose gradients are added by hand into the full one."""
 
@@ -95,14 +108,23 @@ class Naive:
             return (naive_infonce(z1, t2) + naive_infonce(z2, t1)) / 2
         return (naive_mse(h(z1), t2.detach()) + naive_mse(h(z2), t1.detach())) / 2
 
-    def sub_loss(self, z1, z2, teacher, base):
+    def sub_loss(self, z1, z2, teacher, base, wider):
+        """`wider` is the output of the sub-network that ran before, if there was one."""
         objective = self.learner.objective
         if objective.distill_loss == "own":
             return self.base_loss(z1, z2, teacher)
         head = {"none": lambda z: z, "shared": self.learner.h, "new": self.learner.g}[objective.head]
         t1, t2 = teacher if objective.momentum_sub else base
+        if objective.wider_teaches and wider:
+            t1, t2 = wider
         loss = naive_mse if objective.distill_loss == "mse" else naive_nce_distillation
-        return (loss(head(z1), t2) + loss(head(z2), t1)) / 2
+        total = (1 - objective.own - objective.relations) * (loss(head(z1), t2) + loss(head(z2), t1)) / 2
+        if objective.own:
+            total = total + objective.own * self.base_loss(z1, z2, teacher)
+        if objective.relations:
+            both = naive_relations(z1, t1, t2) + naive_relations(z2, t2, t1)
+            total = total + objective.relations * both / 2
+        return total
 
     def step(self, view1, view2, widths, lr, per_width=False):
         teacher = None
@@ -112,7 +134,8 @@ class Naive:
                 for old, new in zip(self.learner.teacher.parameters(), student, strict=True):
                     old.copy_(M * old + (1 - M) * new)
                 teacher = self.learner.teacher(view1), self.learner.teacher(view2)
-        losses, base = [], None
+        losses, base, wider = [], None, None
+        objective = self.learner.objective
         for parameter in self.parameters:
             parameter.grad = None
         for number, width in enumerate(widths):
@@ -120,9 +143,10 @@ class Naive:
             z1, z2 = self.embed(view1, carved), self.embed(view2, carved)
             if number == 0:
                 value, base = self.base_loss(z1, z2, teacher), (z1.detach(), z2.detach())
+                value.backward()
             else:
-                value = self.sub_loss(z1, z2, teacher, base)
-            value.backward()
+                value, wider = self.sub_loss(z1, z2, teacher, base, wider), (z1.detach(), z2.detach())
+                (objective.sub_weight * width**objective.width_power * value).backward()
             losses.append(value.item())
             full = dict(self.learner.net.full.named_parameters())
             for name, part in carved.named_parameters():
@@ -168,7 +192,7 @@ def compare(ours, steps):
         expected = naive.step(view1, view2, widths, ours.learning_rate(step), per_width)
         found = [loss.item() for loss in ours.train_step().losses]
         assert found == pytest.approx(expected, abs=1e-7)
-    assert len(widths) == 3
+    assert len(widths) == ours.recipe.objective.samples
     for (name, mine), other in zip(ours.learner.named_parameters(), naive.learner.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7, msg=lambda text, name=name: f"{name}: {text}")
 
@@ -185,6 +209,22 @@ def test_a_run_of_us3l_equals_a_naive_computation_of_algorithm_1(changes):
 @pytest.mark.parametrize("case", cases("app-ablation"), ids=lambda case: case.name)
 def test_every_loss_design_of_the_paper_equals_its_naive_computation(case):
     compare(trainer(**case.objective | {"alpha": ALPHA}), steps=2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"own": 0.3, "relations": 0.2},
+        {"own": 0.5, "base_loss": "mse", "head": "shared", "momentum_sub": False},
+        {"relations": 1.0, "head": "none", "momentum_base": False, "momentum_sub": False},
+        {"sub_weight": 0.7, "width_power": -1.0},
+        {"wider_teaches": True, "samples": 4, "distill_loss": "infonce"},
+        {"wider_teaches": True, "relations": 0.5, "own": 0.2, "sub_weight": 2.0, "update": "per-width"},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_what_came_after_the_paper_equals_its_naive_computation(changes):
+    compare(trainer(max_first=False, relation_temperature=COLD, **changes), steps=2)
 
 
 @pytest.mark.parametrize("case", cases("app-ablation"), ids=lambda case: case.name)

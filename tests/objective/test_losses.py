@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from us3l.objective.losses import info_nce, moco, negative_cosine, nt_xent, seed, soft_cross_entropy, unit
+from us3l.distributed.peers import Peers
+from us3l.objective.losses import info_nce, moco, negative_cosine, nt_xent, relations, seed, soft_cross_entropy, unit
 
 
 def dot(a, b):
@@ -79,6 +80,28 @@ def test_seed_of_a_cold_teacher_is_moco():
     assert abs(seed(z, t, queue, 0.5, 1e-4) - moco(z, t, queue, 0.5)) < 1e-9
 
 
+def test_relations_compare_similarities_to_the_other_samples():
+    z, t, others = random_units(6, 6, 6)
+    total = 0.0
+    for i in range(6):
+        p, q = (
+            [math.exp(dot(row[i].tolist(), others[j].tolist()) / tau) for j in range(6) if j != i]
+            for row, tau in ((t, 0.1), (z, 0.5))
+        )
+        total -= sum(a / sum(p) * math.log(b / sum(q)) for a, b in zip(p, q, strict=True)) / 6
+    assert abs(relations(z, t, others, 0.5, 0.1).item() - total) < 1e-9
+
+    class Half(Peers):
+        def gather(self, rows):
+            return others if len(rows) == 3 else rows
+
+    halves = [
+        relations(*(rows[3 * rank : 3 * rank + 3] for rows in (z, t, others)), 0.5, 0.1, Half(rank, 2))
+        for rank in (0, 1)
+    ]
+    assert abs(sum(halves).item() / 2 - total) < 1e-9
+
+
 def test_soft_cross_entropy_equals_its_formula():
     logits, target = torch.randn(2, 5, 3, dtype=torch.float64)
     total = 0.0
@@ -148,6 +171,7 @@ def test_gradients_by_finite_differences():
         lambda z: negative_cosine(unit(z), t),
         lambda z: moco(unit(z), t, queue, 0.5),
         lambda z: seed(unit(z), t, queue, 0.5, 0.1),
+        lambda z: relations(unit(z), t, t.flip(0), 0.5, 0.1),
         lambda z: soft_cross_entropy(z, t),
     ]
     for loss in losses:
@@ -176,6 +200,7 @@ def test_losses_are_computed_in_32_bits_under_mixed_precision():
                 nt_xent(z, z.flip(0), 0.01),
                 info_nce(z, z.flip(0), 0.01),
                 moco(z, z.flip(0), others, 0.01),
+                relations(others, others.flip(0), others, 0.01, 0.01),
             ]
         )
 

@@ -173,6 +173,15 @@ def test_nonsense_is_refused():
         ({"queue": 0}, "queue=0"),
         ({"teacher_temperature": 0.0}, "must be positive"),
         ({"alpha_ramp": (0.6, 0.5)}, "two shares of training in order"),
+        ({"own": 0.6, "relations": 0.5}, "together at most 1"),
+        ({"own": -0.1}, "from 0 on"),
+        ({"own": 0.5, "distill_loss": "own", "head": "none"}, "set own=0"),
+        ({"wider_teaches": True, "own": 1.0}, "needs something to teach"),
+        ({"relation_temperature": 0.0}, "relation_temperature=0.0 must be positive"),
+        ({"sub_weight": 0.0}, "sub_weight=0.0"),
+        ({"full_alone": 1.5}, "full_alone=1.5 must be a share"),
+        ({"lowest_from": 0.2}, "from 0.25, when sub-networks begin"),
+        ({"lowest_from": 0.5, "gradual": False}, "it needs gradual"),
     ]:
         with pytest.raises(UserError, match=message):
             Objective(**changes)

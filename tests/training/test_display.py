@@ -93,6 +93,8 @@ def test_losses_of_unlike_kinds_are_named():
     assert losses_line(method, [1.0], [-0.5]) == "loss: full network -0.500 (negative cosine)"
     for name in get_args(get_type_hints(Objective)["base_loss"]) + get_args(get_type_hints(Objective)["distill_loss"]):
         assert name in LOSSES or name == "own"
+    mixed = losses_line(replace(Objective(), own=0.25, relations=0.25), [1.0, 0.5], [4.0, 1.0])
+    assert mixed.endswith("sub-networks 0.5x 1.000 (negative cosine + InfoNCE + similarities)")
 
 
 def test_gauges_for_newcomers_and_what_spread_is(tmp_path):

@@ -102,6 +102,20 @@ def test_change_under_a_rotation_is_what_equation_9_says():
     assert abs(change(-targets[None], -(targets @ w.T)[None]) - expected) < 1e-5
 
 
+def test_guidance_of_a_mixture_is_the_mixture():
+    learner = trainer(load("digits", limit=64), RECIPE.with_objective(head="none")).learner
+    views = torch.randn(2, 6, 3, 8, 8, generator=torch.Generator().manual_seed(0)).unbind()
+    imitating = learner.objective
+
+    def guidance(**changes):
+        learner.objective = replace(imitating, **changes)
+        return learner.guidance(views, 0.5)
+
+    pure, own, similar = guidance(), guidance(own=1.0), guidance(relations=1.0)
+    assert not any(torch.allclose(a, b) for a, b in ((pure, own), (own, similar), (similar, pure)))
+    torch.testing.assert_close(guidance(own=0.25, relations=0.25), 0.5 * pure + 0.25 * own + 0.25 * similar)
+
+
 def test_guidance_is_the_gradient_of_lemma_1():
     ours = trainer(load("digits", limit=64))
     images = ours.images.sample(10, torch.Generator().manual_seed(0)).images

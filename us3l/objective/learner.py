@@ -19,12 +19,13 @@ from us3l.objective.losses import (
     moco,
     negative_cosine,
     nt_xent,
+    relations,
     seed,
     soft_cross_entropy,
     unit,
 )
 from us3l.objective.scaling import teacher_rate
-from us3l.objective.spec import Objective
+from us3l.objective.spec import Objective, Part
 from us3l.slimmable import Slimmable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -35,6 +36,8 @@ class Targets(NamedTuple):
 
     teacher: PerView | None
     base: PerView | None
+    wider: PerView | None = None
+    """Of the sub-network that ran before, where it teaches the next."""
 
 
 class Learner(nn.Module):
@@ -120,12 +123,19 @@ class Learner(nn.Module):
 
         The first, which has no targets yet, is the base network; networks that are given targets are sub-networks.
         """
-        if targets is not None:
-            return self.sub_loss(*self.sub_pair(self.embed(views, width), targets), labels, self.peers), targets
-        targets = Targets(self.teach(views), None)
+        if targets is None:
+            targets = Targets(self.teach(views), None)
+            z = self.embed(views, width)
+            loss = self.base_loss(*self.base_pair(z, targets), labels, self.peers)
+            return loss, targets._replace(base=detached(z))
         z = self.embed(views, width)
-        loss = self.base_loss(*self.base_pair(z, targets), labels, self.peers)
-        return loss, targets._replace(base=detached(z))
+        losses = [
+            share * self.sub_loss(part, *self.sub_pair(part, z, targets), labels, self.peers)
+            for part, share in self.objective.sub_shares.items()
+        ]
+        return torch.stack(losses).sum(), targets._replace(
+            wider=detached(z)
+        ) if self.objective.wider_teaches else targets
 
     def base_pair(self, z: PerView, targets: Targets) -> tuple[PerView, PerView]:
         """What the base loss compares: outputs, as it sees them, and their targets."""
@@ -159,39 +169,55 @@ class Learner(nn.Module):
             loss = negative_cosine
         return across_views(loss, outputs, targets)
 
-    def sub_pair(self, z: PerView, targets: Targets) -> tuple[PerView, PerView]:
-        """What the sub-networks' loss compares."""
-        if self.objective.distill_loss == "own":
+    def sub_pair(self, part: Part, z: PerView, targets: Targets) -> tuple[PerView, PerView]:
+        """What a part of the sub-networks' loss compares."""
+        if part == "own":
             return self.base_pair(z, targets)
-        t = require(targets.teacher if self.objective.momentum_sub else targets.base)
+        t = targets.wider or require(targets.teacher if self.objective.momentum_sub else targets.base)
+        if part == "relations":
+            return units(z), units(t)
         if self.objective.distill_loss == "soft":
             return tuple(map(at_least_float32, z)), tuple(map(at_least_float32, t))
         return units(per_view(self.h if self.objective.head == "shared" else self.g, z)), units(t)
 
-    def sub_loss(self, outputs: PerView, targets: PerView, labels: Tensor | None, peers: Peers = ALONE) -> Tensor:
-        if self.objective.distill_loss == "own":
+    def sub_loss(
+        self, part: Part, outputs: PerView, targets: PerView, labels: Tensor | None, peers: Peers = ALONE
+    ) -> Tensor:
+        """A part of the loss of a sub-network."""
+        o = self.objective
+        if part == "own":
             return self.base_loss(outputs, targets, labels, peers)
+        if part == "relations":  # to the other view of the other samples, as the target of the same view has them
+            views = zip(outputs, targets, reversed(targets), strict=True)
+            return torch.stack(
+                [relations(*view, o.temperature, o.relation_temperature, peers) for view in views]
+            ).mean()
         losses: dict[str, Loss] = {
             "mse": negative_cosine,
-            "infonce": partial(info_nce, temperature=self.objective.temperature, peers=peers),
-            "nt-xent": partial(nt_xent, temperature=self.objective.temperature, peers=peers),
+            "infonce": partial(info_nce, temperature=o.temperature, peers=peers),
+            "nt-xent": partial(nt_xent, temperature=o.temperature, peers=peers),
             "soft": soft_cross_entropy,
         }
-        return across_views(losses[self.objective.distill_loss], outputs, targets)
+        return across_views(losses[o.distill_loss], outputs, targets)
 
     def guidance(self, views: PerView, width: float, labels: Tensor | None = None) -> Tensor:
         """How the sub-network of a width is pulled: the gradient of its loss for each of its outputs (V x N x D).
 
-        The paper's dL/dz of equations 9 and 10, temperatures left out, so that methods can be compared.
+        The paper's dL/dz of equations 9 and 10, temperatures left out, so that methods can be compared. Of a mixture of
+        losses it is the mixture, each for the outputs that it sees; the target is never a wider sub-network.
         """
         with torch.no_grad():
-            base = self.embed(views, 1.0)
-            outputs, targets = self.sub_pair(self.embed(views, width), Targets(self.teach(views), base))
-        same = targets is outputs
-        outputs = tuple(output.detach().requires_grad_() for output in outputs)
-        loss = self.sub_loss(outputs, outputs if same else targets, labels)
-        gradients = torch.stack(torch.autograd.grad(loss, outputs))
-        return gradients * gradients.shape[:2].numel() * self.objective.gradient_scale
+            z, targets = self.embed(views, width), Targets(self.teach(views), self.embed(views, 1.0))
+        found: list[Tensor] = []
+        for part, share in self.objective.sub_shares.items():
+            with torch.no_grad():
+                outputs, expected = self.sub_pair(part, z, targets)
+            same = expected is outputs
+            outputs = tuple(output.detach().requires_grad_() for output in outputs)
+            loss = self.sub_loss(part, outputs, outputs if same else expected, labels)
+            gradients = torch.stack(torch.autograd.grad(loss, outputs))
+            found.append(share * gradients * gradients.shape[:2].numel() * self.objective.gradient_scale(part))
+        return torch.stack(found).sum(dim=0)
 
 
 def across_views(loss: Loss, outputs: PerView, targets: PerView) -> Tensor:

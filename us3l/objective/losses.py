@@ -120,6 +120,34 @@ def seed(z: Tensor, t: Tensor, queue: Tensor, temperature: float, teacher_temper
     return F.cross_entropy(similarities(z, t, queue) / temperature, expected)
 
 
+def relations(
+    z: Tensor, t: Tensor, others: Tensor, temperature: float, relation_temperature: float, peers: Peers = ALONE
+) -> Tensor:
+    """Outputs are to be as similar to the other samples of the batch as their targets are (SEED's, without a queue).
+
+    Args:
+        z: Outputs, unit vectors (N x D).
+        t: Their targets, unit vectors (N x D).
+        others: Targets of the samples that both are compared with (N x D), row by row the same samples; nothing is
+            compared with its own.
+        temperature: Divides the outputs' cosines.
+        relation_temperature: Divides the targets' cosines.
+        peers: The processes that share the batch.
+
+    Returns:
+        The mean cross-entropy over the N rows.
+
+    >>> both = unit(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
+    >>> round(relations(both, both, both, 1.0, 1.0).item(), 4)  # the mean of 0.6343, 0.6343 and log 2
+    0.6539
+    """
+    everyone, own = peers.gather(others), peers.places(z)[:, None]
+    least = torch.finfo(z.dtype).min  # not minus infinity: the targets' zeros times that are not a number
+    logits = (products(z, everyone) / temperature).scatter(1, own, least)
+    expected = (products(t, everyone) / relation_temperature).scatter(1, own, least).softmax(dim=1)
+    return F.cross_entropy(logits, expected)
+
+
 def similarities(z: Tensor, t: Tensor, queue: Tensor) -> Tensor:
     """Of each row of `z` to its row of `t`, and to all of the queue: N x (1 + K)."""
     return torch.cat([(z * t).sum(dim=1, keepdim=True), products(z, queue)], dim=1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from random import Random
 
 from us3l.objective.spec import Objective
 
-PERIODS = 4
+LEVELS = 3  # of the narrowest width, when it is lowered gradually
 
 
 def sample_widths(objective: Objective, min_width: float, step: int, steps: int, seed: int) -> list[float]:
@@ -23,16 +24,16 @@ def sample_widths(objective: Objective, min_width: float, step: int, steps: int,
         return sorted(objective.fixed_widths, reverse=True)
     if min_width == 1:
         return [1.0]  # an individual network
-    # Quarters by exact division rather than in periods of floor(steps / 4): any number of steps is well behaved.
-    quarter = PERIODS * step // steps
-    if objective.max_first and quarter == 0:
+    # Shares by exact division rather than in periods of floor(steps / 4): any number of steps is well behaved.
+    if Fraction(step, steps) < alone(objective):
         return [1.0]
     lowest = lower_bound(objective, min_width, step, steps)
     random = Random(f"{seed}/{step}")
     draws = [random.uniform(lowest, 1.0) for _ in range(objective.samples)]
-    if objective.sandwich:
-        return [1.0, lowest, *draws][: objective.samples]
-    return sorted(draws, reverse=True)
+    widths = [1.0, lowest, *draws][: objective.samples] if objective.sandwich else draws
+    if objective.wider_teaches or not objective.sandwich:
+        widths.sort(reverse=True)
+    return widths
 
 
 def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -> float:
@@ -41,8 +42,23 @@ def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -
         return min(objective.fixed_widths)
     if not objective.gradual:
         return min_width
-    skipped = 0 if objective.max_first else 1  # the period in which the full network trains alone
-    reached = (PERIODS - skipped) * step // steps + skipped  # 1, 2, 3; and 0 while the full network trains alone
-    if reached == PERIODS - 1:
+    done, begin = Fraction(step, steps), alone(objective)
+    end = begin + (1 - begin) * Fraction(LEVELS - 1, LEVELS)  # equal periods for all levels
+    if objective.lowest_from is not None:
+        end = share(objective.lowest_from)
+    if done < begin:
+        return 1.0
+    if done >= end:
         return min_width  # itself: rounding would fall a hair below it, for 0.2 as an example
-    return 1 - (1 - min_width) * reached / (PERIODS - 1)
+    reached = 1 + (LEVELS - 1) * (done - begin) // (end - begin)
+    return 1 - (1 - min_width) * int(reached) / LEVELS
+
+
+def alone(objective: Objective) -> Fraction:
+    """The share of a run in which the full network trains alone at first."""
+    return share(objective.full_alone) if objective.max_first else Fraction(0)
+
+
+def share(value: float) -> Fraction:
+    """Exactly as people write it: 0.1 is a tenth."""
+    return Fraction(str(value))

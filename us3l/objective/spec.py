@@ -11,6 +11,9 @@ from us3l.objective.scaling import memory
 PAPER_STEPS = 400 * (50_000 // 512)
 """Of the paper's runs on CIFAR: 400 epochs of batches of 512."""
 
+Part = Literal["imitation", "own", "relations"]
+"""What the loss of a sub-network can be a mixture of."""
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -27,6 +30,18 @@ class Objective:
     """Loss of the sub-networks: the base loss on their own outputs, or imitation by any of these losses (infonce: the
     paper's equation 7, negatives are the other targets; nt-xent: the authors' code, also the other outputs; soft:
     cross-entropy with the target's class probabilities)."""
+    own: float = 0.0
+    """The share of the sub-networks' loss that is the base loss on their own outputs, beside imitation."""
+    relations: float = 0.0
+    """The share of the sub-networks' loss that is the imitation of similarities to the other samples of the batch."""
+    relation_temperature: float = 0.1
+    """Temperature of the target's similarities; the sub-network's have the temperature of the losses."""
+    wider_teaches: bool = False
+    """Each sub-network's target is the next wider one that ran on the batch; the widest one's target stays."""
+    sub_weight: float = 1.0
+    """Weight of the sub-networks' losses beside that of the full network."""
+    width_power: float = 0.0
+    """Multiply a sub-network's weight by its width to this power: above 0 narrow ones count less, below 0 more."""
     head: Literal["none", "shared", "new"] = "new"
     """What sub-networks pass through to imitate: nothing, the base loss's predictor, or a head of their own."""
     momentum_base: bool = True
@@ -61,9 +76,13 @@ class Objective:
     sandwich: bool = True
     """Always run the narrowest width of the moment, beside the full one."""
     max_first: bool = True
-    """Train the full network alone in the first quarter."""
+    """Train the full network alone at first."""
+    full_alone: float = 0.25
+    """For this share of the steps, if max_first."""
     gradual: bool = True
-    """Lower the narrowest width step by step instead of at once."""
+    """Lower the narrowest width step by step instead of at once: in three steps, as long as each other."""
+    lowest_from: float | None = None
+    """The share of the steps at which the narrowest width is reached, where the three are not to be equally long."""
     fixed_widths: tuple[float, ...] | None = None
     """Run exactly these widths on every batch instead of sampling: the widest is the base (S-Net)."""
     update: Literal["per-batch", "per-width"] = "per-batch"
@@ -89,6 +108,7 @@ class Objective:
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, allowed))}")
         begin, end = self.alpha_ramp or (0.0, 1.0)
+        alone = self.full_alone if self.max_first else 0.0
         checks = {
             f"head='shared' needs a predictor to share, which base_loss={self.base_loss!r} has not": (
                 self.head != "shared" or self.predicts
@@ -110,8 +130,22 @@ class Objective:
             f"product={self.product!r} needs a momentum teacher: momentum_base or momentum_sub": (
                 self.product == "student" or self.momentum_base or self.momentum_sub
             ),
-            f"temperature={self.temperature} and teacher_temperature={self.teacher_temperature} must be positive": (
-                self.temperature > 0 and self.teacher_temperature > 0
+            f"own={self.own} and relations={self.relations} are shares of a loss: from 0 on, together at most 1": (
+                self.own >= 0 and self.relations >= 0 and self.own + self.relations <= 1
+            ),
+            "distill_loss='own' is the base loss already: set own=0, or distill_loss to a loss of imitation": (
+                self.own == 0 or self.distill_loss != "own"
+            ),
+            "relations compares embeddings, which base_loss='cross-entropy' has not": (
+                self.relations == 0 or not self.supervised
+            ),
+            "wider_teaches needs something to teach: distill_loss other than 'own', or relations": (
+                not self.wider_teaches or bool(self.sub_shares.keys() - {"own"})
+            ),
+            f"sub_weight={self.sub_weight} must be positive": self.sub_weight > 0,
+            f"temperature={self.temperature}, teacher_temperature={self.teacher_temperature} and "
+            f"relation_temperature={self.relation_temperature} must be positive": (
+                min(self.temperature, self.teacher_temperature, self.relation_temperature) > 0
             ),
             f"queue={self.queue} must be at least 1": self.queue >= 1,
             f"alpha_ramp={self.alpha_ramp} must be two shares of training in order, from 0 to 1": 0
@@ -126,6 +160,9 @@ class Objective:
                 min(self.hidden, self.predictor, self.dim) > 0
             ),
             f"samples={self.samples} must be at least 1": self.samples >= 1,
+            f"full_alone={self.full_alone} must be a share of training, from 0 to 1": 0 <= self.full_alone <= 1,
+            f"lowest_from={self.lowest_from} must be a share of training, from {alone:g}, when sub-networks begin, "
+            "to 1, and it needs gradual": self.lowest_from is None or (self.gradual and alone <= self.lowest_from <= 1),
             f"fixed_widths={self.fixed_widths} must be at least one width above 0 and at most 1": (
                 self.fixed_widths is None
                 or (len(self.fixed_widths) > 0 and all(0 < width <= 1 for width in self.fixed_widths))
@@ -167,21 +204,42 @@ class Objective:
         return 1 if self.supervised or self.base_loss == "seed" else 2
 
     @property
-    def sub_loss(self) -> str:
-        """The name of the loss that sub-networks have in the end."""
-        return self.base_loss if self.distill_loss == "own" else self.distill_loss
+    def sub_shares(self) -> dict[Part, float]:
+        """What the sub-networks' loss is a mixture of, and how much of each.
+
+        >>> Objective(own=0.25).sub_shares
+        {'imitation': 0.75, 'own': 0.25}
+        """
+        rest: Part = "own" if self.distill_loss == "own" else "imitation"
+        shares: dict[Part, float] = {"own": self.own, "relations": self.relations}
+        shares = {rest: round(1 - self.own - self.relations, 12)} | {p: s for p, s in shares.items() if p != rest}
+        return {part: share for part, share in shares.items() if share}
 
     @property
-    def gradient_scale(self) -> float:
-        """What undoes the temperature's factor in the gradient of the sub-networks' loss."""
-        return 1.0 if self.sub_loss in ("mse", "seed-mse", "cross-entropy", "soft") else self.temperature
+    def sub_losses(self) -> list[str]:
+        """The names of the losses that sub-networks have in the end."""
+        return [self.loss_of(part) for part in self.sub_shares]
+
+    def loss_of(self, part: Part) -> str:
+        """The name of a part of the sub-networks' loss: that of a base loss, a distillation loss, or "relations"."""
+        return {"own": self.base_loss, "imitation": self.distill_loss}.get(part, part)
+
+    def gradient_scale(self, part: Part) -> float:
+        """What undoes the temperature's factor in the gradient of a part of the sub-networks' loss."""
+        return 1.0 if self.loss_of(part) in ("mse", "seed-mse", "cross-entropy", "soft") else self.temperature
+
+    def weight(self, width: float) -> float:
+        """Of the loss of the sub-network of a width, beside that of the full network."""
+        return self.sub_weight * width**self.width_power
 
     @property
     def guidelines(self) -> dict[int, bool]:
         """Which of the paper's three guidelines for consistent guidance of the sub-networks it satisfies."""
         absolute = ("mse", "seed-mse")
-        stable = self.frozen_teacher if self.distill_loss == "own" else self.momentum_sub
-        return {1: self.base_loss not in absolute, 2: self.sub_loss not in absolute, 3: stable}
+        imitating = bool(self.sub_shares.keys() - {"own"})
+        stable = self.momentum_sub and not self.wider_teaches if imitating else self.frozen_teacher
+        relative = any(loss not in absolute for loss in self.sub_losses)
+        return {1: self.base_loss not in absolute, 2: relative, 3: stable}
 
 
 GUIDELINES = {

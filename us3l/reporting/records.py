@@ -51,7 +51,13 @@ def loss_curves(steps: Sequence[Step], recipe: Recipe) -> list[Facts]:
     if by_group:
         series = [{"name": name, "points": thinned(points)} for name, points in by_group.items()]
         charts.append(
-            chart("Loss of the sub-networks", f"Distillation loss: {objective.sub_loss}, by width.", x, y, series)
+            chart(
+                "Loss of the sub-networks",
+                f"Distillation loss: {' + '.join(objective.sub_losses)}, by width.",
+                x,
+                y,
+                series,
+            )
         )
     about = f"{recipe.optimiser.algorithm}, batches of {recipe.batch_size}."
     return [*charts, chart("Learning rate", about, x, {"label": "learning rate", "kind": "number"}, [rates])]

@@ -31,6 +31,7 @@ LOSSES = {
     "soft": "soft cross-entropy",
     "seed": "SEED",
     "seed-mse": "negative cosine to the teacher",
+    "relations": "similarities",
 }
 """Names of losses for people; their values cannot be compared with each other."""
 SPREAD = "spread of the embeddings: about 1 is healthy, near 0 is collapsed (see docs/glossary.md)"
@@ -46,7 +47,7 @@ def losses_line(objective: Objective, widths: Sequence[float], losses: Sequence[
     if len(losses) == 1:
         return full
     others = ", ".join(f"{width:g}x {loss:.3f}" for width, loss in zip(widths[1:], losses[1:], strict=True))
-    return f"{full}; sub-networks {others} ({LOSSES[objective.sub_loss]})"
+    return f"{full}; sub-networks {others} ({' + '.join(LOSSES[loss] for loss in objective.sub_losses)})"
 
 
 class Display:

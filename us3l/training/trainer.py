@@ -220,17 +220,18 @@ class Trainer:
         """Add the gradient of one network's mean loss over all shares of a batch; the loss, and each share's targets.
 
         A network at a time, so that only its own activations are in memory. Processes exchange their gradients once,
-        after the last share of the last network.
+        after the last share of the last network. The loss is without the weight that its gradient has.
         """
         images = sum(map(len, shares))
         parts: list[Tensor] = []
         found: list[Targets] = []
         for number, (share, target) in enumerate(zip(shares, targets, strict=True), start=1):
+            weight = 1.0 if target is None else self.recipe.objective.weight(width)
             with self.fabric.no_backward_sync(self.model, enabled=not last or number < len(shares)):
                 with SyncedBatchNorm(self.peers) if self.machine.sync_bn else nullcontext():
                     loss, target = self.model(share.views, width, target, share.labels)
                 part = loss * (len(share) / images)
-                self.fabric.backward(part)
+                self.fabric.backward(part * weight)
             parts.append(part.detach())
             found.append(target)
         return torch.stack(parts).sum(), found
