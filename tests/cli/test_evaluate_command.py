@@ -119,6 +119,41 @@ def test_other_protocols_have_files_of_their_own(run):
     assert finetuned["widths"][0]["finetuned"] is not None
 
 
+def test_images_without_labels(run, tmp_path, capsys):
+    for number in range(70):  # 14 of them are the test split, too few
+        save(tmp_path / "flat" / f"{number}.png", number)
+    arguments = ("--data", tmp_path / "flat", "--widths", 1)
+    assert evaluate(run, *arguments) == {"flat.json"}
+    output = capsys.readouterr().out
+    assert "agreement" in output
+    assert "RankMe and LiDAR count" in output
+    assert max(map(len, output.splitlines()[:5])) <= 80
+    assert output.splitlines()[-1].endswith("flat.json")
+    evaluate(run, *arguments[:-1], 0.5)  # joins
+    found = read(run, "flat")
+    full, half = from_json(found["widths"])
+    assert (full.agreement, full.knn, found["scores"], found["classes"]) == (100, None, {}, None)
+    assert 1 < half.rankme < 32
+    record = us3l.Run(run).evaluations["flat"]
+    assert (record.metric, record.rows[1]["lidar"]) == (None, half.lidar)
+    with pytest.raises(UserError, match="has no evaluation"):
+        us3l.compare(run)
+    for setting in (["--no-quality"], ["--protocol", "paper"], ["--label-share", "0.1"]):
+        with pytest.raises(UserError, match="flat has no labels"):
+            main([str(run), *map(str, arguments), *setting])
+
+
+def test_quality_beside_accuracy(run, capsys):
+    arguments = ("--data", "digits", "--train-images", 20, "--test-images", 60, "--widths", 0.5, "--no-floor")
+    evaluate(run, *arguments)
+    (row,) = from_json(read(run, "digits")["widths"])
+    assert row.quality.keys() == {"rankme", "lidar", "agreement"}
+    assert "RankMe" not in capsys.readouterr().out  # there is no room for it
+    evaluate(run, *arguments, "--overwrite", "--no-quality")
+    (again,) = from_json(read(run, "digits")["widths"])
+    assert (again.quality, again.linear) == ({}, row.linear)
+
+
 def save(path, value):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (8, 8), (value, 0, 0)).save(path)
@@ -134,7 +169,7 @@ def test_inputs_that_cannot_be_evaluated_say_what_to_do(run, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     for arguments, message in [
         (["--data", "flat"], "flat has no labels.*sub-folder of its own"),
-        (["--data", "alike"], "alike has no labels.*at least two"),
+        (["--data", "alike"], "alike has no labels.*at least two.*at least 50 images"),
         (["--data", "single"], "single: no images in the test split"),
         (["--data", "apart"], r"1 classes of the test images have no training image \(class2\)"),
         (["--data", "digits", "--train-images", "5"], "5 classes of the test images have no training image.*more"),

@@ -15,9 +15,9 @@ from us3l.evaluation.unlabelled import (
     VIEWS,
     effective_rank,
     embed_views,
+    evaluate_unlabelled,
     images_to_look_at,
     lidar,
-    measure,
     quality,
     rankme,
     shared_neighbours,
@@ -125,19 +125,27 @@ def net():
 def test_every_width_of_a_network(net):
     pixels = torch.randint(256, (FEWEST + 10, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     images, counted = ImageSet("noise", pixels), []
-    found = measure(net, images, (0.5, 0.25), Preprocessing.usual(8), counted.append)
-    assert list(found) == [0.5, 0.25]
-    for width, channels in ((0.5, 32), (0.25, 16)):
-        values = found[width]
-        assert 1 < values["rankme"] < channels
-        assert 1 < values["lidar"] < channels
-        assert 0 < values["agreement"] < 100
-    assert measure(net, images, (1.0,), Preprocessing.usual(8))[1.0]["agreement"] == 100
-    assert sum(counted) == images_to_look_at(images, (0.5, 0.25)) == 60 * (1 + VIEWS) * 3
-    assert measure(net, images, (0.5, 0.25), Preprocessing.usual(8)) == found
     few = ImageSet("few", pixels[: FEWEST - 1])
-    assert measure(net, few, (0.5,), Preprocessing.usual(8)) == {}
-    assert images_to_look_at(few, (0.5,)) == 0
+    found = evaluate_unlabelled(net, few, images, (0.5, 0.25), 8, counted.append)
+    assert (found.scores, [row.width for row in found.results]) == ({}, [0.5, 0.25])
+    for row, channels in zip(found.results, (32, 16), strict=True):
+        assert 1 < row.rankme < channels
+        assert 1 < row.lidar < channels
+        assert 0 < row.agreement < 100
+        assert row.macs > 0
+    assert sum(counted) == images_to_look_at(few, images, (0.5, 0.25)) == 60 * (1 + VIEWS) * 3
+    assert evaluate_unlabelled(net, images, few, (0.5, 0.25), 8).results == found.results  # whichever has enough
+    (full,) = evaluate_unlabelled(net, few, images, (1.0,), 8).results
+    assert full.agreement == 100
+    (row,) = evaluate_unlabelled(net, few, few, (0.5,), 8).results
+    assert (row.quality, row.params > 0, images_to_look_at(few, few, (0.5,))) == ({}, True, 0)
+
+
+def test_networks_alone_have_none_to_agree_with():
+    alone = us3l.create("resnet18", stem="cifar", base=8, individual=0.5)
+    images = ImageSet("noise", torch.randint(256, (FEWEST, 3, 8, 8), dtype=torch.uint8))
+    (row,) = evaluate_unlabelled(alone, images, images, size=8).results
+    assert row.quality.keys() == {"rankme", "lidar"}
 
 
 def test_views_belong_to_their_images_and_draw_nothing_from_the_global_generator():

@@ -66,7 +66,7 @@ def test_it_comes_back(run):
     assert run.evaluations == {"photos": saved}
     assert saved.weights == run.weights
     assert (saved.us3l, saved.torch) == (us3l.__version__, torch.__version__.split("+")[0])
-    assert json.loads((run.evaluation_folder / "photos.json").read_text())["version"] == 2
+    assert json.loads((run.evaluation_folder / "photos.json").read_text())["version"] == 3
 
 
 def test_data_sets_in_folders_of_one_name_do_not_replace_each_other(run):
@@ -163,8 +163,9 @@ def test_probes_of_earlier_widths_are_kept(run):
         '{"widths": [], "classes": [1]}',
         '{"widths": [], "classes": ["a"], "scores": {"1": {"knn": {"top1": 1, "top5": null, "low": 0, "high": 2,'
         ' "per_class": [1, 2]}}}}',
-        '{"version": 3, "widths": []}',
+        '{"version": 4, "widths": []}',
         '{"version": [3], "widths": []}',
+        '{"version": 3, "widths": [{"width": 1, "params": 1, "macs": 1, "rankme": "many"}]}',
     ],
 )
 def test_damaged_files_are_one_line(run, text):

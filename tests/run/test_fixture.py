@@ -57,6 +57,13 @@ def test_evaluations_and_probes_with_a_warning_that_their_weights_are_unknown(ru
     assert read_evaluations(run, check=False) == {"digits": record}
 
 
+def test_evaluations_without_quality(run):
+    shutil.copy(FOLDER.parent / "evaluation-2.json", run.evaluation_folder / "digits.json")
+    record = run.evaluations["digits"]
+    assert (record.percent("linear"), record.weights) == ({1.0: 16.0, 0.5: 14.0}, run.weights)
+    assert [row.quality for row in record.widths] == [{}, {}]
+
+
 def test_the_profile(run):
     with pytest.warns(Caution, match="does not say which weights"):
         profile = run.profile

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Accuracy at each width, measured on labelled images.
+    """Accuracy at each width, measured on labelled images; quality without labels on any.
 
     Protocol "fast" is weighted kNN and an exact linear probe on frozen features, beside the untrained network's;
     "paper" is the paper's linear probe, trained on random crops; "finetune" trains each width's network and keeps it.
+    Of images without labels, "fast" measures RankMe, LiDAR and how far each width agrees with the full one.
     Results come as a table, and in the run's folder as eval/NAME.json, .png and -costs.png, NAME being the data's
     (NAME-paper, NAME-finetune); the linear classifiers are in eval/NAME.probes.safetensors.
 
@@ -36,6 +37,7 @@ class Evaluate:
       us3l evaluate runs/photos --data flowers102 --label-share 0.01 0.1 --seeds 5
       us3l evaluate runs/photos --data cifar100 --protocol paper --widths 1 0.25
       us3l evaluate runs/photos --data labelled-photos/ --weights teacher
+      us3l evaluate runs/photos --data more-photos/ --widths 1 0.25
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -81,12 +83,12 @@ def main(arguments: list[str]) -> int:
 
 def show(screen: CommandScreen, run: Run, record: EvaluationRecord) -> None:
     from us3l.reporting.figures import evaluation_figures
-    from us3l.reporting.tables import few_labels_table, results_table, uncertainty
+    from us3l.reporting.tables import WITHOUT_LABELS, few_labels_table, results_table, uncertainty
 
     base = evaluation_figures(run, record)
     screen.console.print(results_table(record.widths, scores=record.scores))
     if record.few_labels:
         screen.console.print("linear probe from a share of the labels, %")
         screen.console.print(few_labels_table(record.few_labels))
-    screen.say(uncertainty(record.scores, record.test_images or 0))
-    screen.say(f"written: {base}.json, .png and -costs.png")
+    screen.say(uncertainty(record.scores, record.test_images or 0) if record.metric else WITHOUT_LABELS)
+    screen.say(f"written: {base}.json" + (", .png and -costs.png" if record.metric else ""))

@@ -114,9 +114,10 @@ def read_accuracies(run: Run, net: Slimmable, data: str | None = None) -> Accura
     if data is not None and data not in known:
         there = f"only {', '.join(known)}" if known else "none at all"
         raise UserError(f"{run.folder} has no evaluation {data!r}, {there}: evaluate it first")
-    if not known:
+    with_accuracy = {name: record for name, record in known.items() if record.metric}
+    if data is None and not with_accuracy:
         return None
-    record = usual_evaluation(known) if data is None else known[data]
+    record = usual_evaluation(with_accuracy) if data is None else known[data]
     if (metric := record.metric) is None:
         return None
     percent = {net.canonical(width): value for width, value in record.percent(metric).items()}

@@ -104,7 +104,7 @@ def compare_runs(runs: Sequence[Run | str | Path], data: str | None = None, metr
         raise UserError("say which runs to compare")
     if len({run.folder.resolve() for run in folders}) < len(folders):
         raise UserError("a run is given twice")
-    evaluations = [read_evaluations(run) for run in folders]
+    evaluations = [with_accuracy(read_evaluations(run)) for run in folders]
     for run, known in zip(folders, evaluations, strict=True):
         if not known:
             raise UserError(
@@ -120,6 +120,11 @@ def compare_runs(runs: Sequence[Run | str | Path], data: str | None = None, metr
         raise UserError(f"none of the runs has an accuracy by {METRICS[metric]} on {data}")
     names = unique_names(folders)
     return Comparison(data, metric, grouped(folders, names, records), differences(folders, names, records))
+
+
+def with_accuracy(records: dict[str, EvaluationRecord]) -> dict[str, EvaluationRecord]:
+    """Without those of images that have no labels."""
+    return {name: record for name, record in records.items() if record.metric}
 
 
 def common_evaluation(runs: Sequence[Run], evaluations: Sequence[dict[str, EvaluationRecord]]) -> str:

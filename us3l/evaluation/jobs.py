@@ -13,6 +13,7 @@ from us3l.evaluation.protocols import PROBES, ProbeKind, Training
 from us3l.evaluation.settings import EvaluationSettings
 from us3l.evaluation.tasks import NINE_WIDTHS, Evaluation, check_labels
 from us3l.evaluation.trained import evaluate_finetuned, evaluate_paper, images_to_train, probe_kind
+from us3l.evaluation.unlabelled import enough, evaluate_unlabelled, images_to_look_at
 from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.evaluations import EvaluationRecord, settle, write_evaluation
@@ -24,7 +25,9 @@ from us3l.slimmable import Slimmable
 
 @dataclass(frozen=True)
 class Job:
-    """A network, labelled images and settings that fit together; nothing is computed before `run`.
+    """A network, images and settings that fit together; nothing is computed before `run`.
+
+    Of images without labels, the fast protocol measures quality without labels.
 
     Raises:
         UserError: They do not fit together.
@@ -42,8 +45,15 @@ class Job:
     def __post_init__(self) -> None:
         for width in self.widths:
             self.net.check(width)
-        check_labels(self.train, self.test)
+        needs_labels = self.settings.protocol != "fast" or self.settings.label_share or not self.settings.quality
+        if self.labelled or needs_labels or enough(self.train, self.test) is None:
+            check_labels(self.train, self.test)
         _ = self.training
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any of the images have labels."""
+        return self.train.labels is not None or self.test.labels is not None
 
     @cached_property
     def widths(self) -> list[float]:
@@ -132,14 +142,26 @@ class Job:
             progress.say(f"the paper's probe for {PROBES[self.probe]}: {training}")
         with moved(self.net, choose_device(settings.device)):
             if training is None:
-                total = images_to_embed(*images, self.widths, settings.floor)
-                with progress.counting("embedding", total) as count:
-                    return evaluate_frozen(
-                        self.net, *images, self.widths, None, settings.floor, settings.label_share, settings.seeds,
-                        count.more,
-                    )  # fmt: skip
+                return self.run_fast(progress)
             whole = settings.protocol == "finetune"
             total = images_to_train(*images, self.widths, training, settings.seeds, whole)
             with progress.counting("training classifiers", total) as count:
                 evaluate = evaluate_finetuned if whole else evaluate_paper
                 return evaluate(self.net, *images, self.widths, None, training, settings.seeds, count.more)
+
+    def run_fast(self, progress: Progress) -> Evaluation:
+        """The fast protocol: accuracies where there are labels, and quality without them."""
+        settings, images = self.settings, (self.train, self.test)
+        total = images_to_embed(*images, self.widths, settings.floor) if self.labelled else 0
+        total += images_to_look_at(*images, self.widths) if settings.quality else 0
+        with progress.counting("embedding", total) as count:
+            if not self.labelled:
+                return evaluate_unlabelled(self.net, *images, self.widths, None, count.more)
+            found = evaluate_frozen(
+                self.net, *images, self.widths, None, settings.floor, settings.label_share, settings.seeds, count.more
+            )
+            if not settings.quality:
+                return found
+            quality = evaluate_unlabelled(self.net, *images, self.widths, None, count.more).results
+            rows = [replace(row, **same.quality) for row, same in zip(found.results, quality, strict=True)]
+            return replace(found, results=rows)

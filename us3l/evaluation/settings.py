@@ -25,6 +25,8 @@ class EvaluationSettings:
     """The paper's probe for ImageNet, for all other data sets, or for ViTs (paper; auto: by data set and network)."""
     floor: bool = True
     """Also evaluate the untrained network (fast)."""
+    quality: bool = True
+    """Also measure what needs no labels: RankMe, LiDAR and agreement with the full width (fast)."""
     label_share: tuple[float, ...] = ()
     """Also learn linear probes from these shares of every class's labels (fast)."""
     seeds: int = 1

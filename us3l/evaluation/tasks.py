@@ -1,8 +1,8 @@
-"""What all protocols begin and end with: labelled images and widths that were checked, and what was found at each."""
+"""What all protocols begin and end with: images and widths that were checked, and what was found at each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,6 +22,8 @@ NINE_WIDTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 """The paper's."""
 CALIBRATION = 2048
 """Images on which a width is calibrated that is not yet."""
+FEWEST = 50
+"""Images on which quality without labels is measured."""
 ON_DEVICE = 2**31  # bytes of decoded images that are kept on a device other than the CPU
 
 Progress = Callable[[int], None] | None
@@ -44,7 +46,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Task:
-    """A network, labelled images, and the widths to evaluate: all checked, every width calibrated."""
+    """A network, images, and the widths to evaluate: all checked, every width calibrated."""
 
     net: Slimmable
     train: Images
@@ -52,6 +54,7 @@ class Task:
     widths: list[float]
     preprocessing: Preprocessing
     classes: int
+    """0 of images without labels."""
 
     @property
     def size(self) -> int:
@@ -75,7 +78,12 @@ class Task:
 
 
 def prepare(
-    net: Slimmable, train: Images, test: Images, widths: Sequence[float] | None = None, size: int | None = None
+    net: Slimmable,
+    train: Images,
+    test: Images,
+    widths: Sequence[float] | None = None,
+    size: int | None = None,
+    labelled: bool = True,
 ) -> Task:
     """Check everything, and calibrate the widths that are not.
 
@@ -85,17 +93,18 @@ def prepare(
         test: Labelled images to judge by.
         widths: Which ones, each counted once (default: the paper's nine, as far as the network has them).
         size: Show the network images of another size than its own.
+        labelled: Whether labels are needed. Without them, narrower networks are compared with the full one instead.
     """
-    check_labels(train, test)
+    if labelled:
+        check_labels(train, test)
     chosen = list(dict.fromkeys(net.among(NINE_WIDTHS) if widths is None else widths))
     for width in chosen:
         net.check(width)
     preprocessing = Preprocessing.of(net, size)
     device = next(net.full.parameters()).device
     train, test = (on_device(images, device) for images in (train, test))
-    calibrate_missing(net, train, chosen, preprocessing)
-    assert train.labels is not None
-    classes = len(train.classes or ()) or int(train.labels.max()) + 1
+    calibrate_missing(net, train, chosen if labelled else {1.0, *chosen}, preprocessing)
+    classes = len(train.classes or ()) or (0 if train.labels is None else int(train.labels.max()) + 1)
     return Task(net, train, test, chosen, preprocessing, classes)
 
 
@@ -106,7 +115,7 @@ def on_device(images: Images, device: torch.device) -> Images:
     return replace(images, images=images.images.to(device))
 
 
-def calibrate_missing(net: Slimmable, train: Images, widths: Sequence[float], preprocessing: Preprocessing) -> None:
+def calibrate_missing(net: Slimmable, train: Images, widths: Iterable[float], preprocessing: Preprocessing) -> None:
     """Collect batch-norm statistics of the widths that have none, on training images as they will be seen."""
     if missing := [width for width in widths if not net.calibrated(width)]:
         chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:CALIBRATION].sort().values
@@ -122,7 +131,8 @@ def check_labels(train: Images, test: Images) -> None:
         if images.labels is None:
             raise UserError(
                 f"{images.name} has no labels, and accuracy needs them: put the images of each class "
-                "into a sub-folder of its own, at least two of these, or give other `data`"
+                "into a sub-folder of its own, at least two of these, or give other `data`. What needs no labels "
+                f"(`quality`) is measured by the protocol fast, on at least {FEWEST} images"
             )
     assert train.labels is not None
     if len(train.labels.unique()) < 2:

@@ -9,25 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import repeat
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from us3l.data.images import Images
+from us3l.data.images import Images, ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.spec import Views
 from us3l.data.views import random_views
 from us3l.devices import for_doubles
 from us3l.errors import UserError
 from us3l.evaluation.features import embed_all
+from us3l.evaluation.tasks import FEWEST, Evaluation, Progress, on_device, prepare
 from us3l.slimmable import Slimmable
 
-GAUGES = {"rankme": "RankMe", "lidar": "LiDAR", "agreement": "agreement with 1x"}
-"""The names of the three, and what they are called."""
-NEIGHBOURS = 10
-FEWEST = 5 * NEIGHBOURS
-"""Images: with fewer, most of them would be neighbours."""
+NEIGHBOURS = FEWEST // 5
+"""Those of an image that are compared. Of fewer than `FEWEST` images, most would be neighbours."""
 IMAGES = 1000
 """Those that are looked at, at most."""
 COMPARED = 500
@@ -131,7 +130,7 @@ def quality(features: Tensor, viewed: Tensor, full: Tensor | None = None) -> dic
         full: The full network's features of the same images; None leaves agreement out.
 
     Returns:
-        By the names of `GAUGES`. Features that are not finite have none, and too few images no agreement.
+        By the names of `QUALITIES`. Features that are not finite have none, and too few images no agreement.
     """
     if not (features.isfinite().all() and viewed.isfinite().all()):
         return {}
@@ -147,7 +146,7 @@ def embed_views(
     pixels: Tensor,
     views: Views,
     preprocessing: Preprocessing,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = None,
 ) -> list[Tensor]:
     """Features of random views of the first images, the same views at each call.
 
@@ -174,43 +173,53 @@ def embed_views(
     return [torch.cat(values) for values in found]
 
 
-def measure(
+def evaluate_unlabelled(
     net: Slimmable,
-    images: Images,
-    widths: Sequence[float],
-    preprocessing: Preprocessing,
-    progress: Callable[[int], None] | None = None,
-) -> dict[float, dict[str, float]]:
-    """The gauges of each width of a calibrated network, on some images that it was not trained on, if possible.
+    train: Images,
+    test: Images,
+    widths: Sequence[float] | None = None,
+    size: int | None = None,
+    progress: Progress = None,
+) -> Evaluation:
+    """RankMe, LiDAR and agreement with the full network at each width; labels, if there are any, are not looked at.
 
     Args:
-        net: The network, whose width 1 is calibrated too.
-        images: With labels or without; at most `IMAGES` of them are looked at, always the same.
-        widths: Which ones.
-        preprocessing: How the network sees images. Random views are the usual ones of contrastive learning.
+        net: The network, which stays as it is, but for the calibration of widths that have none.
+        train: Images for calibration.
+        test: Images to judge by, of which at most `IMAGES` are looked at, always the same (see `enough`).
+        widths: Which ones (default: the paper's nine, as far as the network has them).
+        size: Show the network images of another size than its own.
         progress: Called with each number of images embedded, of `images_to_look_at(...)` in all.
 
     Returns:
-        By width, then by the names of `GAUGES`; nothing if there are fewer than `FEWEST` images.
+        Results without accuracies. With too few images they have costs only.
     """
-    if len(images) < FEWEST:
-        return {}
-    device = next(net.full.parameters()).device
-    looked = images.sample(IMAGES, torch.Generator().manual_seed(0), preprocessing.resize)
-    looked = replace(looked, images=looked.images.to(device))
-    networks = {width: net.at(width) for width in (1.0, *widths)}
-    features = embed_all(list(networks.values()), looked, preprocessing, progress=progress).values
-    views = Views(size=preprocessing.size)
-    viewed = embed_views(list(networks.values()), looked.images, views, preprocessing, progress)
-    full = features[0] if len(net.widths) > 1 else None
-    found = dict(zip(networks, map(quality, features, viewed, repeat(full)), strict=True))
-    return {width: found[width] for width in widths}
+    task = prepare(net, train, test, widths, size, labelled=False)
+    found: dict[float, dict[str, Any]] = {}
+    if images := enough(task.train, task.test):
+        device = next(net.full.parameters()).device
+        looked = on_device(images.sample(IMAGES, torch.Generator().manual_seed(0), task.preprocessing.resize), device)
+        assert isinstance(looked, ImageSet)
+        networks = {width: net.at(width) for width in (1.0, *task.widths)}
+        plain = list(networks.values())
+        features = embed_all(plain, looked, task.preprocessing, progress=progress).values
+        viewed = embed_views(plain, looked.images, Views(size=task.size), task.preprocessing, progress)
+        full = features[0] if len(net.widths) > 1 else None
+        found = dict[float, dict[str, Any]](zip(networks, map(quality, features, viewed, repeat(full)), strict=True))
+    costs = task.results({width: {} for width in task.widths})
+    return Evaluation([replace(row, **found.get(row.width, {})) for row in costs], {})
 
 
-def images_to_look_at(images: Images, widths: Sequence[float]) -> int:
-    """What `measure` reports as progress in all."""
-    count = min(IMAGES, len(images)) + VIEWS * min(VIEWED, len(images))
-    return count * len({1.0, *widths}) if len(images) >= FEWEST else 0
+def enough(train: Images, test: Images) -> Images | None:
+    """The images to judge by: the test images, or else the others, or none if there are fewer than `FEWEST`."""
+    return next((images for images in (test, train) if len(images) >= FEWEST), None)
+
+
+def images_to_look_at(train: Images, test: Images, widths: Sequence[float]) -> int:
+    """What `evaluate_unlabelled` reports as progress in all."""
+    images = enough(train, test)
+    count = min(IMAGES, len(images)) + VIEWS * min(VIEWED, len(images)) if images else 0
+    return count * len({1.0, *widths})
 
 
 def _exact(features: Tensor) -> Tensor:

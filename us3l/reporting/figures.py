@@ -41,8 +41,14 @@ class Line:
 
 
 def evaluation_figures(run: Run, record: EvaluationRecord) -> Path:
-    """Draw an evaluation beside its file, as .png and -costs.png; the path of both without these endings."""
+    """Draw the accuracies of an evaluation, if it has any, beside its file, as .png and -costs.png.
+
+    Returns:
+        The path of all three files without their endings.
+    """
     base = evaluation_file(run, record.name).with_suffix("")
+    if record.metric is None:
+        return base
     title = f"{record.name}: {record.train_images:,} images to learn from, {record.test_images:,} to test"
     accuracy_figure(record.widths, f"{base}.png", title)
     cost_figure(lines_of(record.widths), f"{base}-costs.png", title)

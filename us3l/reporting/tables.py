@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 
 from us3l.evaluation.comparing import Comparison
-from us3l.run.evaluations import FewLabels, Score, WidthResult
+from us3l.run.evaluations import METRICS, FewLabels, Score, WidthResult
 
 
 def human(count: float) -> str:
@@ -29,8 +29,8 @@ Scores = Mapping[float, Mapping[str, Score]]
 def results_table(results: Sequence[WidthResult], title: str | None = None, scores: Scores | None = None) -> Table:
     """One row per width; each accuracy stands beside its untrained floor and the gain over it.
 
-    Columns without any number are left out, and so is top-5 accuracy where floors take its room. Print it by
-    `rich.console.Console().print(...)`.
+    Columns without any number are left out, and so is what has no room: top-5 accuracy beside floors, and quality
+    without labels beside accuracies. Print it by `rich.console.Console().print(...)`.
 
     Args:
         results: What was found at each width.
@@ -43,8 +43,9 @@ def results_table(results: Sequence[WidthResult], title: str | None = None, scor
     """
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     cells = []
-    narrow = any(result.knn_untrained is not None or result.linear_untrained is not None for result in results)
-    for header, style, cell in COLUMNS if narrow else COLUMNS + TOP5:
+    floors = any(result.knn_untrained is not None or result.linear_untrained is not None for result in results)
+    labelled = any(getattr(result, metric) is not None for result in results for metric in METRICS)
+    for header, style, cell in COLUMNS + ([] if floors else TOP5) + ([] if labelled else QUALITY):
         column = [cell(result, (scores or {}).get(result.width, {})) for result in results]
         if any(column):
             table.add_column(header, style, justify="right", no_wrap=True)
@@ -54,8 +55,8 @@ def results_table(results: Sequence[WidthResult], title: str | None = None, scor
     return table
 
 
-def _percent(accuracy: float | None) -> str:
-    return "" if accuracy is None else f"{accuracy:.1f}"
+def _tenths(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def _gain(accuracy: float | None, floor: float | None) -> str:
@@ -68,7 +69,7 @@ Cell = Callable[[WidthResult, Mapping[str, Score]], str]
 def _accuracy(kind: str) -> Cell:
     def cell(result: WidthResult, scores: Mapping[str, Score]) -> str:
         value, score = getattr(result, kind), scores.get(kind)
-        return _percent(value) + (f" ±{(score.high - score.low) / 2:.1f}" if value is not None and score else "")
+        return _tenths(value) + (f" ±{(score.high - score.low) / 2:.1f}" if value is not None and score else "")
 
     return cell
 
@@ -79,18 +80,29 @@ COLUMNS: list[tuple[str, str, Cell]] = [
     ("params", "", lambda result, _: human(result.params)),
     ("MACs", "", lambda result, _: human(result.macs)),
     ("kNN\n%", "bold", _accuracy("knn")),
-    ("un-\ntrained", "dim", lambda result, _: _percent(result.knn_untrained)),
+    ("un-\ntrained", "dim", lambda result, _: _tenths(result.knn_untrained)),
     ("gain", "green", lambda result, _: _gain(result.knn, result.knn_untrained)),
     ("linear\n%", "bold", _accuracy("linear")),
-    ("un-\ntrained", "dim", lambda result, _: _percent(result.linear_untrained)),
+    ("un-\ntrained", "dim", lambda result, _: _tenths(result.linear_untrained)),
     ("gain", "green", lambda result, _: _gain(result.linear, result.linear_untrained)),
     ("fine-\ntuned %", "bold", _accuracy("finetuned")),
 ]
 TOP5: list[tuple[str, str, Cell]] = [
-    ("kNN\ntop-5 %", "", lambda result, _: _percent(result.knn_top5)),
-    ("linear\ntop-5 %", "", lambda result, _: _percent(result.linear_top5)),
-    ("fine-tuned\ntop-5 %", "", lambda result, _: _percent(result.finetuned_top5)),
+    ("kNN\ntop-5 %", "", lambda result, _: _tenths(result.knn_top5)),
+    ("linear\ntop-5 %", "", lambda result, _: _tenths(result.linear_top5)),
+    ("fine-tuned\ntop-5 %", "", lambda result, _: _tenths(result.finetuned_top5)),
 ]
+QUALITY: list[tuple[str, str, Cell]] = [
+    ("RankMe", "bold", lambda result, _: _tenths(result.rankme)),
+    ("LiDAR", "bold", lambda result, _: _tenths(result.lidar)),
+    ("agreement\nwith 1x %", "bold", lambda result, _: _tenths(result.agreement)),
+]
+
+
+WITHOUT_LABELS = (
+    "without labels: RankMe and LiDAR count the directions that features use (at most the channels, so compare runs "
+    "at one width); agreement is the share of neighbours that are the same at 1x"
+)
 
 
 def uncertainty(scores: Scores, images: int) -> str:
@@ -131,7 +143,7 @@ def comparison_table(compared: Comparison) -> Table:
         for position, column in enumerate(columns):
             found, first = column.get(width), columns[0].get(width)
             spread = f" ± {found.deviation:.1f}" if found and found.deviation is not None else ""
-            cells.append(_percent(found.mean) + spread if found else "")
+            cells.append(_tenths(found.mean) + spread if found else "")
             if position:
                 cells.append(_gain(found.mean if found else None, first.mean if first else None))
         table.add_row(f"{width:.4g}x", *cells)

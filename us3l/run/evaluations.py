@@ -21,9 +21,11 @@ from us3l.run.weights import Weights, check_weights
 if TYPE_CHECKING:
     from us3l.slimmable import Slimmable
 
-VERSION = 2  # of version 1, files name neither their version nor the weights
+VERSION = 3  # of version 1, files name neither their version nor the weights; of version 2, no `QUALITIES`
 METRICS = {"linear": "linear probe", "finetuned": "fine-tuning", "knn": "kNN"}
 """The kinds of accuracy and what they are called, the one to prefer first."""
+QUALITIES = {"rankme": "RankMe", "lidar": "LiDAR", "agreement": "agreement with 1x"}
+"""What is measured without labels (see `us3l.evaluation.unlabelled`), and what it is called."""
 PROTOCOLS = ("fast", "paper", "finetune")
 """The one to prefer first."""
 SETTINGS = ("protocol", "probe", "training", "size", "train_images", "test_images", "seeds")
@@ -32,7 +34,8 @@ SETTINGS = ("protocol", "probe", "training", "size", "train_images", "test_image
 
 @dataclass(frozen=True)
 class WidthResult:
-    """One width: its cost, its accuracies in percent, and those of the same network untrained (None: not measured)."""
+    """One width: its cost, its accuracies in percent, those of the same network untrained, and its quality without
+    labels (None: not measured)."""
 
     width: float
     params: int
@@ -45,6 +48,15 @@ class WidthResult:
     knn_top5: float | None = None
     linear_top5: float | None = None
     finetuned_top5: float | None = None
+    rankme: float | None = None
+    lidar: float | None = None
+    agreement: float | None = None
+    """In percent."""
+
+    @property
+    def quality(self) -> dict[str, Any]:
+        """What was measured without labels, by the names of `QUALITIES`."""
+        return {name: value for name in QUALITIES if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)
@@ -179,7 +191,7 @@ def read_evaluation(run: Run, name: str, check: bool = True) -> EvaluationRecord
         raise UserError(f"there is no file {path}: `us3l.evaluate({str(run.folder)!r}, data=DATA)` writes it")
     content = read_json(path)
     found = content.get("version", 1)
-    if found not in (1, VERSION):
+    if found not in (1, 2, VERSION):
         raise UserError(f"{path} has format {found!r:.40}, but this us3l reads {VERSION}: use a newer one")
     try:
         record = _record(name, content)

@@ -37,11 +37,11 @@ def evaluate(
     progress: Progress | Told | None = None,
     **settings: Any,
 ) -> EvaluationRecord:
-    """Accuracy at each width, measured on labelled images.
+    """Accuracy at each width, measured on labelled images; quality without labels on any.
 
     Args:
         run: a run, the path of its folder, or a network; of a network nothing is written.
-        data: labelled images (default: those that the run was trained on).
+        data: images, labelled unless quality without labels is enough (default: those that the run was trained on).
         test_data: images to test on (default: the test part of `data`, a fifth of it if there is none).
         data_root: where data sets that have a name lie (default: the environment's US3L_DATA, else ./data).
         train_images: learn from only this many images (default: all, or the number that the run itself used).
