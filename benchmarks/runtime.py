@@ -20,7 +20,7 @@ from rich.console import Console
 
 import us3l
 from us3l.deploy.adaptive import Decision
-from us3l.deploy.runtime import Images, Runtime, spread
+from us3l.deploy.runtime import AnyImages, Runtime, spread
 from us3l.deploy.timing import percentile
 from us3l.files import write_json
 
@@ -29,7 +29,7 @@ BLUE, ORANGE, INK = "#0072B2", "#D55E00", "#444444"
 
 
 class Service(Protocol):
-    def embed(self, images: Images) -> np.ndarray: ...
+    def embed(self, images: AnyImages) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Fixed:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
 
-    def embed(self, images: Images) -> np.ndarray:
+    def embed(self, images: AnyImages) -> np.ndarray:
         return self.runtime.embed(images, width=1.0)
 
 

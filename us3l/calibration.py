@@ -12,13 +12,13 @@ from us3l.slimmable import Slimmable, Statistics
 from us3l.tensors import KINDS, batch_norms, tensors_of
 from us3l.width import Width
 
-Images = Tensor | Iterable[Tensor | Sequence[Tensor]]
+ImageBatches = Tensor | Iterable[Tensor | Sequence[Tensor]]
 
 
 @torch.no_grad()
 def calibrate(
     net: Slimmable,
-    images: Images,
+    images: ImageBatches,
     widths: Iterable[Width] | float | None = None,
     batch_size: int = 256,
     progress: Callable[[int], None] | None = None,
@@ -134,7 +134,7 @@ def statistics_of(network: nn.Module) -> Statistics:
     }
 
 
-def regroup(images: Images, size: int) -> Iterator[Tensor]:
+def regroup(images: ImageBatches, size: int) -> Iterator[Tensor]:
     """Batches of exactly `size` images, then the rest, if it has more than one image or is all there is."""
     if isinstance(images, Tensor):
         images = images.split(size)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
 Told = Literal["silent", "lines", "live"]
+Advance = Callable[[int], None]
+"""Is told how many more are done."""
 
 
 class Count(Protocol):

@@ -9,7 +9,7 @@ from us3l.paper.reproduce import (
     OWN,
     REPRODUCIBLE,
     TAKEN_AWAY,
-    Job,
+    Pretraining,
     chosen_rows,
     distinct,
     entries,
@@ -122,9 +122,13 @@ def test_individual_networks_are_a_run_for_each_width_and_teachers_come_first():
 
 def test_a_name_stands_for_its_settings_and_survives_new_ones():
     recipe = Recipe(epochs=7)
-    assert Job("a", recipe).name == Job("a", replace(recipe)).name
-    others = [Job("b", recipe), Job("a", replace(recipe, batch_size=64)), Job("a", recipe, Job("a", recipe))]
-    assert len({job.name for job in [Job("a", recipe), *others]}) == 4
+    assert Pretraining("a", recipe).name == Pretraining("a", replace(recipe)).name
+    others = [
+        Pretraining("b", recipe),
+        Pretraining("a", replace(recipe, batch_size=64)),
+        Pretraining("a", recipe, Pretraining("a", recipe)),
+    ]
+    assert len({job.name for job in [Pretraining("a", recipe), *others]}) == 4
     old = {"epochs": 7, "optimiser": {"lr": 0.5}}
     new = {"epochs": 7, "optimiser": {"lr": 0.5, "nesterov": False}, "stars": None}
     defaults = {"epochs": 400, "optimiser": {"lr": 0.1, "nesterov": False}, "stars": None}

@@ -13,7 +13,7 @@ from us3l.run.checkpoints import load_checkpoint
 from us3l.run.detections import find_detection
 from us3l.run.evaluations import find_evaluation, read_evaluations
 from us3l.run.probes import read_probes
-from us3l.run.records import Gauges, Step, read_history, read_records
+from us3l.run.records import Gauges, StepRecord, read_history, read_records
 from us3l.training.run import config_of
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "run-1"
@@ -29,7 +29,7 @@ def test_training(run):
     assert run.finished
     assert config_of(run).recipe.network.backbone == run.settings["recipe"]["network"]["backbone"] == "mobilenet_v2"
     records = read_records(run)
-    assert [record.step for record in records if isinstance(record, Step)] == [0, 1, 2, 3]
+    assert [record.step for record in records if isinstance(record, StepRecord)] == [0, 1, 2, 3]
     assert [list(record.gauges) for record in records if isinstance(record, Gauges)] == [
         ["1", "0.75", "0.5", "0.25"]
     ] * 2

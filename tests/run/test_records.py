@@ -9,7 +9,7 @@ from us3l.run.records import (
     Gauges,
     Skipped,
     Start,
-    Step,
+    StepRecord,
     append_records,
     append_start,
     cut_records,
@@ -20,7 +20,7 @@ from us3l.run.records import (
 
 START = Start("2026-01-01 10:00:00", 0, 4, 64, 32, 2, "cpu", "0.1.0", "2.14.1")
 RECORDS = [
-    Step(0, 1, 0.1, [1.0, 0.5], [2.0, -1.0]),
+    StepRecord(0, 1, 0.1, [1.0, 0.5], [2.0, -1.0]),
     Skipped(1, 1, 0.1, [1.0]),
     Gauges(1, 1, {"0.25": {"spread": 0.5}}),
 ]
@@ -97,7 +97,7 @@ def test_another_version_is_refused(run):
 
 def test_a_resumed_run_cuts_what_it_will_write_again(run):
     whole = run.metrics.read_text()
-    append_records(run, [Step(2, 2, 0.1, [1.0], [1.0])])
+    append_records(run, [StepRecord(2, 2, 0.1, [1.0], [1.0])])
     run.metrics.write_text(run.metrics.read_text() + '{"event": "st')
     cut_records(run, 2)
     assert run.metrics.read_text() == whole

@@ -11,10 +11,10 @@ from us3l.data.parquet import open_parquet
 from us3l.data.shards import open_shards
 from us3l.errors import UserError
 
-Progress = Callable[[int, int], None]
+SoFar = Callable[[int, int], None]
 
 
-def open_path(path: Path, progress: Progress | None = None) -> Catalogue:
+def open_path(path: Path, progress: SoFar | None = None) -> Catalogue:
     """The images at a path; `progress` is called with the number of shards looked through, and of all."""
     if path.is_dir():
         for folder in (path, path / "data"):

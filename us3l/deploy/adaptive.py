@@ -19,7 +19,7 @@ from us3l.files import write_json
 if TYPE_CHECKING:
     import numpy as np
 
-    from us3l.deploy.images import Images
+    from us3l.deploy.images import AnyImages
     from us3l.deploy.runtime import Predictions, Runtime
 
 T = TypeVar("T")
@@ -165,15 +165,15 @@ class Adaptive:
     def decisions(self) -> list[Decision]:
         return list(self.controller.decisions)
 
-    def embed(self, images: Images) -> np.ndarray:
+    def embed(self, images: AnyImages) -> np.ndarray:
         """Features at the present width: see `Runtime.embed`."""
         return self._observed(self.runtime.embed, images)
 
-    def predict(self, images: Images) -> Predictions:
+    def predict(self, images: AnyImages) -> Predictions:
         """Classes at the present width: see `Runtime.predict`."""
         return self._observed(self.runtime.predict, images)
 
-    def _observed(self, work: Callable[..., T], images: Images) -> T:
+    def _observed(self, work: Callable[..., T], images: AnyImages) -> T:
         width = self.width
         started = time.perf_counter()
         found = work(images, width=width)

@@ -19,7 +19,7 @@ from us3l.errors import UserError
 Backend = Literal["torch", "onnx", "openvino"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 PACKAGES: dict[Backend, str] = {"torch": "torch", "onnx": "onnxruntime", "openvino": "openvino"}
-Run = Callable[[np.ndarray], np.ndarray]
+Forward = Callable[[np.ndarray], np.ndarray]
 """From preprocessed images (N x 3 x H x W, float32) to outputs (N x C)."""
 
 
@@ -28,7 +28,7 @@ def library(backend: Backend) -> Any:
     return need(PACKAGES[backend])
 
 
-def run_torch(network: nn.Module) -> Run:
+def run_torch(network: nn.Module) -> Forward:
     device = next(network.parameters()).device
 
     def run(images: np.ndarray) -> np.ndarray:
@@ -38,7 +38,7 @@ def run_torch(network: nn.Module) -> Run:
     return run
 
 
-def run_onnx(path: Path, threads: int) -> Run:
+def run_onnx(path: Path, threads: int) -> Forward:
     runtime = library("onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -49,7 +49,7 @@ def run_onnx(path: Path, threads: int) -> Run:
     return lambda images: session.run(None, {source.name: images})[0]
 
 
-def run_openvino(path: Path, threads: int) -> Run:
+def run_openvino(path: Path, threads: int) -> Forward:
     settings = {
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
@@ -67,7 +67,7 @@ def run_openvino(path: Path, threads: int) -> Run:
     return run
 
 
-OPENERS: dict[str, Callable[[Path, int], Run]] = {"onnx": run_onnx, "openvino": run_openvino}
+OPENERS: dict[str, Callable[[Path, int], Forward]] = {"onnx": run_onnx, "openvino": run_openvino}
 
 
 def set_threads(threads: int | None) -> int:

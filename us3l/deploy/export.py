@@ -20,6 +20,7 @@ from us3l import __version__
 from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy import example
+from us3l.deploy.backends import Forward
 from us3l.deploy.evaluated import Classifier, Head
 from us3l.deploy.formats import KEY, KINDS
 from us3l.deploy.proof import Evidence, Proof, outputs_of, prove_float, prove_int8, prove_size
@@ -176,7 +177,7 @@ def write(
 def reader(net: Slimmable, width: float, head: Head | None) -> Any:
     """A function like those of `example`, for state dicts, which cannot be run without their network."""
 
-    def open_state(path: Path) -> tuple[dict[str, Any], example.Run]:
+    def open_state(path: Path) -> tuple[dict[str, Any], Forward]:
         network = net.family(width)
         if head:
             network = Classifier(network, head.probe)
@@ -187,7 +188,7 @@ def reader(net: Slimmable, width: float, head: Head | None) -> Any:
     return open_state
 
 
-def read_back(path: Path, opener: Any) -> example.Run:
+def read_back(path: Path, opener: Any) -> Forward:
     """The network in a file that was just written, by the example's own code unless there is another opener."""
     try:
         return (opener or example.OPENERS[path.suffix])(path)[1]

@@ -18,15 +18,15 @@ from us3l.data.folder import open_folder
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
 
-Image = str | Path | bytes | np.ndarray | Tensor | Pillow.Image
+AnyImage = str | Path | bytes | np.ndarray | Tensor | Pillow.Image
 """An image file, its bytes, uint8 pixels (3 x H x W or H x W x 3), or an image of Pillow's."""
-Images = Image | Iterable[Image]
+AnyImages = AnyImage | Iterable[AnyImage]
 """Several images: as one array (N x 3 x H x W or N x H x W x 3), one after another, or a folder's name."""
 OnError = Literal["raise", "nan"]
 
 
 @dataclass(frozen=True)
-class Batch:
+class Prepared:
     """Some of the images, ready for a network."""
 
     pixels: np.ndarray
@@ -50,7 +50,7 @@ def image_files(folder: str | Path) -> list[Path]:
     return [Path(folder) / catalogue.name(index) for index in range(len(catalogue.labels))]
 
 
-def listed(images: Images) -> np.ndarray | Tensor | list[Image]:
+def listed(images: AnyImages) -> np.ndarray | Tensor | list[AnyImage]:
     """Images whose number is known, still to be read."""
     if isinstance(images, str | Path):
         return list(image_files(images)) if Path(images).is_dir() else [images]
@@ -67,8 +67,8 @@ def listed(images: Images) -> np.ndarray | Tensor | list[Image]:
 
 
 def batches(
-    images: np.ndarray | Tensor | list[Image], preprocessing: Preprocessing, size: int, on_error: OnError = "raise"
-) -> Iterator[Batch]:
+    images: np.ndarray | Tensor | list[AnyImage], preprocessing: Preprocessing, size: int, on_error: OnError = "raise"
+) -> Iterator[Prepared]:
     """Images as evaluation showed them to the networks, at most `size` at a time; no more are held.
 
     With `on_error="nan"` those that cannot be read are left out, and a warning tells of them at the end.
@@ -77,7 +77,9 @@ def batches(
     for start in range(0, len(images), size):
         some = images[start : start + size]
         if isinstance(some, np.ndarray | Tensor):
-            yield Batch(preprocessing.apply(pixels_of(some, "images")).contiguous().numpy(), np.ones(len(some), bool))
+            yield Prepared(
+                preprocessing.apply(pixels_of(some, "images")).contiguous().numpy(), np.ones(len(some), bool)
+            )
             continue
         pixels: list[Tensor | None] = []
         for number, image in enumerate(some, start):
@@ -89,13 +91,13 @@ def batches(
                 unreadable.append(str(error))
                 pixels.append(None)
         good = [tensor for tensor in pixels if tensor is not None]
-        yield Batch(together(good, preprocessing), np.array([tensor is not None for tensor in pixels]))
+        yield Prepared(together(good, preprocessing), np.array([tensor is not None for tensor in pixels]))
     if unreadable:
         text = f"{len(unreadable)} of {len(images)} images could not be used; the first: {unreadable[0]}"
         warnings.warn(text, stacklevel=5)
 
 
-def read(image: Image, preprocessing: Preprocessing, place: str) -> Tensor:
+def read(image: AnyImage, preprocessing: Preprocessing, place: str) -> Tensor:
     """One image's pixels, 3 x H x W, uint8."""
     if isinstance(image, np.ndarray | Tensor):
         return pixels_of(image, place)

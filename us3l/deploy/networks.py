@@ -9,10 +9,10 @@ from typing import Literal, Protocol
 from torch import nn
 
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.backends import OPENERS, Backend, Run, run_torch
+from us3l.deploy.backends import OPENERS, Backend, Forward, run_torch
 from us3l.deploy.evaluated import Classifier, Head, find_heads
 from us3l.errors import UserError
-from us3l.run import Run as RunFolder
+from us3l.run import Run
 from us3l.run.bundles import Bundle, Entry, slug
 from us3l.slimmable import Slimmable
 
@@ -32,7 +32,7 @@ class Networks(Protocol):
     def widths(self, task: Task) -> list[float]:
         """Ascending; none if it has no network for that."""
 
-    def run(self, width: float, task: Task) -> Run: ...
+    def run(self, width: float, task: Task) -> Forward: ...
 
     def why_not(self, task: Task) -> str:
         """What to do about a task that it has no network for."""
@@ -59,7 +59,7 @@ class Shared:
         self.trouble = "a network alone has no classifiers: give the folder of a run that was evaluated"
         if isinstance(model, Path):
             try:
-                self.heads = find_heads(RunFolder(model), self.net, head)
+                self.heads = find_heads(Run(model), self.net, head)
             except UserError as error:  # which matters to `predict` only
                 self.trouble = str(error)
         if head is not None and not self.heads:
@@ -73,7 +73,7 @@ class Shared:
     def widths(self, task: Task) -> list[float]:
         return self.net.widths if task == "features" else sorted(self.heads)
 
-    def run(self, width: float, task: Task) -> Run:
+    def run(self, width: float, task: Task) -> Forward:
         if task == "features":
             return run_torch(self.network(width))
         head = self.heads.get(self.net.canonical(width))
@@ -123,7 +123,7 @@ class Files:
         }
         if not any(self.entries.values()):
             raise UserError(self.why_not("classes"))
-        self._runs: dict[tuple[float, Task], Run] = {}
+        self._runs: dict[tuple[float, Task], Forward] = {}
         self._lock = threading.Lock()
 
     @property
@@ -133,7 +133,7 @@ class Files:
     def widths(self, task: Task) -> list[float]:
         return sorted(self.entries[task])
 
-    def run(self, width: float, task: Task) -> Run:
+    def run(self, width: float, task: Task) -> Forward:
         entries = self.entries[task]
         if width not in entries:
             raise UserError(f"{self.name} has no width {width} for {task}: it has {_numbers(entries)}")

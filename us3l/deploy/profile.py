@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from us3l.costs import cost
-from us3l.deploy.backends import OPENERS, Backend, Run, run_torch
+from us3l.deploy.backends import OPENERS, Backend, Forward, run_torch
 from us3l.deploy.evaluated import Accuracies
 from us3l.deploy.formats import write_onnx
 from us3l.deploy.memory import peak_memory
 from us3l.deploy.pick import Candidate
 from us3l.deploy.timing import percentile, take_turns
+from us3l.progress import Advance
 from us3l.run.profiles import Costs, Latency, Profile
 from us3l.slimmable import Slimmable
 
-Progress = Callable[[int], None]
 
-
-def all_costs(net: Slimmable, size: int, progress: Progress | None = None) -> list[Costs]:
+def all_costs(net: Slimmable, size: int, progress: Advance | None = None) -> list[Costs]:
     """The costs of every distinct width, widest first. Nothing is computed."""
     found = []
     for width in reversed(net.widths):
@@ -42,7 +41,7 @@ def latencies(
     batches: Sequence[int],
     threads: int,
     turns: int,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> list[Latency]:
     """Measure on this machine; each backend runs on `threads` threads.
 
@@ -62,7 +61,7 @@ def latencies(
     return [Latency(*key, percentile(found, 50), percentile(found, 95)) for key, found in times.items()]
 
 
-def ready(net: Slimmable, width: float, backend: Backend, size: int, threads: int, folder: Path) -> Run:
+def ready(net: Slimmable, width: float, backend: Backend, size: int, threads: int, folder: Path) -> Forward:
     """The carved network of that width, as the backend runs it; OpenVINO reads ONNX Runtime's file, in the folder."""
     if backend == "torch":
         return run_torch(net.carve(width))

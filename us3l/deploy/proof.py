@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.example import Run
+from us3l.deploy.backends import Forward
 from us3l.errors import UserError
 from us3l.evaluation.neighbours import knn_accuracy
 from us3l.evaluation.results import percent_correct
@@ -73,7 +73,7 @@ class Proof:
     int8_accuracy: float | None = None
 
 
-def prove_float(network: nn.Module, run: Run, evidence: Evidence) -> Proof:
+def prove_float(network: nn.Module, run: Forward, evidence: Evidence) -> Proof:
     """The file's outputs are PyTorch's, for a batch of one and of several."""
     worst = 0.0
     for count in BATCHES:
@@ -93,7 +93,7 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
 
 
-def prove_int8(network: nn.Module, run: Run, evidence: Evidence, classes: list[str] | None) -> Proof:
+def prove_int8(network: nn.Module, run: Forward, evidence: Evidence, classes: list[str] | None) -> Proof:
     """By the accuracy of the head, or else of kNN; without enough labelled images, by the similarity of outputs."""
     expected, found = (
         torch.from_numpy(values) for values in (outputs_of(network, evidence.test), outputs(run, evidence.test))
@@ -144,7 +144,7 @@ def weight_bytes(tensors: Sequence[Tensor], int8: bool) -> int:
     return sum(tensor.numel() * size for tensor, size in zip(tensors, sizes, strict=True))
 
 
-def outputs(run: Run, images: Tensor) -> np.ndarray:
+def outputs(run: Forward, images: Tensor) -> np.ndarray:
     return np.concatenate([run(part.contiguous().numpy()) for part in images.split(50)])
 
 

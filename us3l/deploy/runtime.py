@@ -15,7 +15,7 @@ import torch
 
 from us3l.deploy.adaptive import Adaptive, Controller
 from us3l.deploy.backends import OPENERS, Backend, set_threads
-from us3l.deploy.images import Images, OnError, batches, listed
+from us3l.deploy.images import AnyImages, OnError, batches, listed
 from us3l.deploy.networks import Files, Networks, Shared, Task
 from us3l.deploy.pick import Candidate, pick
 from us3l.deploy.timing import percentile, take_turns
@@ -115,7 +115,7 @@ class Runtime:
 
     def embed(
         self,
-        images: Images,
+        images: AnyImages,
         width: float | None = None,
         latency_ms: float | None = None,
         on_error: OnError = "raise",
@@ -140,7 +140,7 @@ class Runtime:
 
     def predict(
         self,
-        images: Images,
+        images: AnyImages,
         width: float | None = None,
         latency_ms: float | None = None,
         on_error: OnError = "raise",
@@ -162,7 +162,7 @@ class Runtime:
         return Predictions(self.networks.classes, logits.softmax(1).numpy())
 
     def _outputs(
-        self, images: Images, task: Task, width: float | None, latency_ms: float | None, on_error: OnError, size: int
+        self, images: AnyImages, task: Task, width: float | None, latency_ms: float | None, on_error: OnError, size: int
     ) -> np.ndarray:
         self._check_process()
         if width is not None and latency_ms is not None:

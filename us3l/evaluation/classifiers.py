@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -15,10 +15,9 @@ from us3l.devices import for_doubles
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.protocols import Training
+from us3l.progress import Advance
 from us3l.seeds import seeded
 from us3l.tensors import batch_norms
-
-Progress = Callable[[int], None] | None
 
 
 def train_probes(
@@ -28,7 +27,7 @@ def train_probes(
     preprocessing: Preprocessing,
     training: Training,
     seed: int = 0,
-    progress: Progress = None,
+    progress: Advance | None = None,
 ) -> dict[float, Probe]:
     """Linear probes on frozen networks, all on the same crops; `progress` gets the images that each network saw."""
     heads = {width: new_head(network, num_classes, preprocessing.size, seed) for width, network in networks.items()}
@@ -48,7 +47,7 @@ def finetune(
     preprocessing: Preprocessing,
     training: Training,
     seed: int = 0,
-    progress: Progress = None,
+    progress: Advance | None = None,
 ) -> nn.Module:
     """The network, which is changed, with a new linear layer at its end, trained as a whole; in eval mode."""
     head = new_head(network, num_classes, preprocessing.size, seed)
@@ -74,7 +73,7 @@ def descend(
     preprocessing: Preprocessing,
     training: Training,
     seed: int,
-    progress: Progress,
+    progress: Advance | None,
 ) -> None:
     """Minimise the cross-entropy of every network with its head. Networks in eval mode are frozen."""
     optimiser = make_optimiser(weights, training)

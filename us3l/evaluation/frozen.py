@@ -14,7 +14,8 @@ from us3l.evaluation.features import Features, embed_all
 from us3l.evaluation.linear import Probe, choose_l2, linear_probe
 from us3l.evaluation.neighbours import knn
 from us3l.evaluation.results import mean_score, score
-from us3l.evaluation.tasks import Evaluation, Progress, Task, calibrate_missing, prepare
+from us3l.evaluation.tasks import Evaluation, EvaluationTask, calibrate_missing, prepare
+from us3l.progress import Advance
 from us3l.run.evaluations import FewLabels, Score
 from us3l.slimmable import Slimmable
 
@@ -30,7 +31,7 @@ def evaluate_frozen(
     floor: bool = True,
     label_shares: Sequence[float] = (),
     seeds: int = 1,
-    progress: Progress = None,
+    progress: Advance | None = None,
 ) -> Evaluation:
     """kNN and the exact linear probe at each width, computed where the network is.
 
@@ -69,7 +70,9 @@ def images_to_embed(train: Images, test: Images, widths: Sequence[float], floor:
     return (len(train) + len(test)) * len(widths) * (2 if floor else 1)
 
 
-def features(net: Slimmable, task: Task, progress: Progress) -> Iterator[tuple[float, Features, Features]]:
+def features(
+    net: Slimmable, task: EvaluationTask, progress: Advance | None
+) -> Iterator[tuple[float, Features, Features]]:
     """Of each width, those of the training and of the test images. Files are decoded once for several widths."""
     at_once = 1
     if isinstance(task.train, ImageFiles):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -26,8 +26,6 @@ FEWEST = 50
 """Images on which quality without labels is measured."""
 ON_DEVICE = 2**31  # bytes of decoded images that are kept on a device other than the CPU
 
-Progress = Callable[[int], None] | None
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -45,7 +43,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Task:
+class EvaluationTask:
     """A network, images, and the widths to evaluate: all checked, every width calibrated."""
 
     net: Slimmable
@@ -84,7 +82,7 @@ def prepare(
     widths: Sequence[float] | None = None,
     size: int | None = None,
     labelled: bool = True,
-) -> Task:
+) -> EvaluationTask:
     """Check everything, and calibrate the widths that are not.
 
     Args:
@@ -105,7 +103,7 @@ def prepare(
     train, test = (on_device(images, device) for images in (train, test))
     calibrate_missing(net, train, chosen if labelled else {1.0, *chosen}, preprocessing)
     classes = len(train.classes or ()) or (0 if train.labels is None else int(train.labels.max()) + 1)
-    return Task(net, train, test, chosen, preprocessing, classes)
+    return EvaluationTask(net, train, test, chosen, preprocessing, classes)
 
 
 def on_device(images: Images, device: torch.device) -> Images:

@@ -10,7 +10,8 @@ from us3l.evaluation.classifiers import finetune, train_probes
 from us3l.evaluation.features import embed_all
 from us3l.evaluation.protocols import ProbeKind, Training, finetuning, paper_probe, paper_side, usual_probe
 from us3l.evaluation.results import mean_score, score
-from us3l.evaluation.tasks import Evaluation, Progress, prepare
+from us3l.evaluation.tasks import Evaluation, prepare
+from us3l.progress import Advance
 from us3l.slimmable import Slimmable
 
 
@@ -22,7 +23,7 @@ def evaluate_paper(
     size: int | None = None,
     training: Training | None = None,
     seeds: int = 1,
-    progress: Progress = None,
+    progress: Advance | None = None,
 ) -> Evaluation:
     """The paper's linear probe at each width: trained on random crops, all widths on the same ones.
 
@@ -60,7 +61,7 @@ def evaluate_finetuned(
     size: int | None = None,
     training: Training | None = None,
     seeds: int = 1,
-    progress: Progress = None,
+    progress: Advance | None = None,
 ) -> Evaluation:
     """The network of each width, carved out and trained with the labels. `net` stays as it is.
 

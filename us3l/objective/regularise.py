@@ -13,7 +13,7 @@ from us3l.slimmable import Slimmable
 from us3l.tensors import tensors_of
 
 
-class Channels(NamedTuple):
+class ChannelAxis(NamedTuple):
     """Where a parameter's channels are: an axis, and how many segments it has, each of which is sliced on its own."""
 
     axis: int = 0
@@ -36,7 +36,7 @@ class GroupDecay:
     def __init__(
         self,
         module: nn.Module,
-        grouped: Mapping[Tensor, Channels],
+        grouped: Mapping[Tensor, ChannelAxis],
         weight_decay: float,
         groups: int,
         alpha: float,
@@ -69,7 +69,7 @@ class GroupDecay:
                 parameter.mul_(1 - lr * (self.weight_decay - relief))
 
 
-def sliced_channels(net: Slimmable) -> dict[Tensor, Channels]:
+def sliced_channels(net: Slimmable) -> dict[Tensor, ChannelAxis]:
     """The parameters that narrower networks have slices of, and the channels by which later ones are used less.
 
     Those are the output channels where these are sliced, as of convolutions, linear layers, norms and biases, else the
@@ -77,21 +77,21 @@ def sliced_channels(net: Slimmable) -> dict[Tensor, Channels]:
     channels of all but two-dimensional weights.
     """
     narrow = tensors_of(net.skeleton(net.min_width))
-    found: dict[Tensor, Channels] = {}
+    found: dict[Tensor, ChannelAxis] = {}
     for name, parameter in net.full.named_parameters():
         segments = (*net.family.segments(name), *[1] * parameter.ndim)
         for axis, (small, large) in enumerate(zip(narrow[name].shape, parameter.shape, strict=True)):
             if small < large:
-                found[parameter] = Channels(axis, segments[axis])
+                found[parameter] = ChannelAxis(axis, segments[axis])
                 break
     return found or output_channels(net.full)
 
 
-def output_channels(module: nn.Module) -> dict[Tensor, Channels]:
-    return {parameter: Channels() for parameter in module.parameters() if parameter.ndim != 2}
+def output_channels(module: nn.Module) -> dict[Tensor, ChannelAxis]:
+    return {parameter: ChannelAxis() for parameter in module.parameters() if parameter.ndim != 2}
 
 
-def relief(parameter: Tensor, channels: Channels, groups: int) -> Tensor:
+def relief(parameter: Tensor, channels: ChannelAxis, groups: int) -> Tensor:
     """The group of each of a parameter's channels, in a shape that fits it, with all of its rows (see `share_like`)."""
     count = parameter.shape[channels.axis] // channels.segments
     numbers = group_of(count, groups).repeat(channels.segments).double().to(parameter.device, parameter.dtype)

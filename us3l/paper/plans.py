@@ -14,7 +14,7 @@ from typing import Any
 from us3l.data.named import is_there
 from us3l.errors import UserError
 from us3l.files import Taken, locked, read_json, write_json
-from us3l.paper.reproduce import Entry, Job, chosen_rows, entries, jobs_of
+from us3l.paper.reproduce import PaperCell, Pretraining, chosen_rows, entries, jobs_of
 from us3l.paper.scales import SCALES, ScaleName
 from us3l.paper.workspace import Workspace
 from us3l.progress import Progress
@@ -31,19 +31,19 @@ class Plan:
 
     table: str
     place: Workspace
-    figures: list[Entry]
+    figures: list[PaperCell]
     """All of the table."""
-    wanted: list[Entry]
+    wanted: list[PaperCell]
     """Those to make."""
-    jobs: list[Job]
+    jobs: list[Pretraining]
     """The runs that they need, teachers first."""
     absent: list[str]
     """Data sets that are not here; their figures stay empty."""
 
-    def done(self, job: Job) -> bool:
+    def done(self, job: Pretraining) -> bool:
         return self.place.done(job, self.wanted)
 
-    def state(self, job: Job) -> str:
+    def state(self, job: Pretraining) -> str:
         """How far a run is, in a word or two."""
         run = self.place.run(job)
         if run.finished:
@@ -154,7 +154,7 @@ class Worker:
                 left = [job for job in left if not self.plan.done(job)]
         return failures
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: Pretraining) -> None:
         """Train and evaluate what is missing of one run."""
         place = self.plan.place
         run = place.run(job)
@@ -168,7 +168,7 @@ class Worker:
         for (data, detection), widths in place.missing(job, self.plan.wanted).items():
             (self.detect_objects if detection else self.probe)(job, data, sorted(widths, reverse=True))
 
-    def probe(self, job: Job, data: str, widths: Sequence[float]) -> None:
+    def probe(self, job: Pretraining, data: str, widths: Sequence[float]) -> None:
         """Linear probes on a data set."""
         place, scale = self.plan.place, self.plan.place.scale
         record = self.evaluate(
@@ -185,7 +185,7 @@ class Worker:
         accuracies = ", ".join(f"{percent[width]:.1f} at {width:g}x" for width in widths if width in percent)
         self.progress.say(f"{data}, linear probe, %: {accuracies}")
 
-    def detect_objects(self, job: Job, data: str, widths: Sequence[float]) -> None:
+    def detect_objects(self, job: Pretraining, data: str, widths: Sequence[float]) -> None:
         """A detector on each width."""
         run, source = self.plan.place.run(job), self.plan.place.source(data)
         for width in widths:

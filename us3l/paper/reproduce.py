@@ -54,7 +54,7 @@ REPRODUCIBLE = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class PaperCell:
     """One figure of a table, and where ours comes from."""
 
     row: int
@@ -81,12 +81,12 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Job:
+class Pretraining:
     """A pre-training."""
 
     data: str
     recipe: Recipe
-    teacher: Job | None = None
+    teacher: Pretraining | None = None
 
     @property
     def name(self) -> str:
@@ -120,13 +120,13 @@ def distinct(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]
     return found
 
 
-def entries(name: str, scale: Scale) -> list[Entry]:
+def entries(name: str, scale: Scale) -> list[PaperCell]:
     """All figures of a table at a scale, row by row."""
     if name not in REPRODUCIBLE:
         raise UserError(f"no table {name!r} can be reproduced: choose from {', '.join(REPRODUCIBLE)}")
     if name in ("classification", "classification-r18", "coco"):
         return list(transfers(name, scale))
-    found: list[Entry] = []
+    found: list[PaperCell] = []
     for number, (chosen, row) in enumerate(rows_of(name), start=1):
         alone = row.get("Once Training") == "no" or row.get("Method") == "Individual"
         data = scale.data({"main-vit-cifar10": "cifar10", "main-imagenet": "imagenet"}.get(name, "cifar100"))
@@ -135,7 +135,7 @@ def entries(name: str, scale: Scale) -> list[Entry]:
         for width in widths:
             told = columns.get(width, "")
             what = (number, label_of(row), label_of(row), f"{width:g}x", width)
-            found.append(Entry(*what, chosen, alone, data, data, figure(told), told == "-"))
+            found.append(PaperCell(*what, chosen, alone, data, data, figure(told), told == "-"))
     return found
 
 
@@ -175,7 +175,7 @@ def blank(method: str) -> Row:
     return {"Method": method} | {column: "" for column in table("main-cifar100")[0] if width_of(column)}
 
 
-def transfers(name: str, scale: Scale) -> Iterator[Entry]:
+def transfers(name: str, scale: Scale) -> Iterator[PaperCell]:
     """Of networks pre-trained on ImageNet to other data: a row is a width and a method."""
     for number, row in enumerate(table(name), start=1):
         net, width = row.get("Net", "R-50"), width_of(row["Width"])
@@ -186,22 +186,22 @@ def transfers(name: str, scale: Scale) -> Iterator[Entry]:
                 data, metric = (TRANSFER[column], "linear") if column in TRANSFER else ("coco", column)
                 what = (number, f"{net} {row['Width']} {row['Method']}", f"{net} {row['Method']}", column, width)
                 alone = row["Method"] == "BYOL"
-                yield Entry(*what, chosen, alone, scale.data("imagenet"), data, figure(value), value == "-", metric)
+                yield PaperCell(*what, chosen, alone, scale.data("imagenet"), data, figure(value), value == "-", metric)
 
 
-def job_of(entry: Entry, scale: Scale, seed: int) -> Job:
+def job_of(entry: PaperCell, scale: Scale, seed: int) -> Pretraining:
     recipe = replace(entry.case.apply(scale.recipe(entry.case.recipe)), seed=seed)
     recipe = replace(recipe, network=replace(recipe.network, individual=entry.width if entry.alone else None))
     teacher = None
     if told := entry.case.teacher:
         taught = Case(told, TEACHERS[told], "byol")
         teacher = job_of(replace(entry, case=taught, alone=True, width=1.0), scale, seed)
-    return Job(entry.trained_on, recipe, teacher)
+    return Pretraining(entry.trained_on, recipe, teacher)
 
 
-def jobs_of(found: Sequence[Entry], scale: Scale, seeds: int) -> list[Job]:
+def jobs_of(found: Sequence[PaperCell], scale: Scale, seeds: int) -> list[Pretraining]:
     """Each run once, a seed of all rows before the next seed, and teachers before those that they teach."""
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, Pretraining] = {}
     for seed in range(seeds):
         for entry in found:
             job = job_of(entry, scale, seed)
@@ -211,7 +211,7 @@ def jobs_of(found: Sequence[Entry], scale: Scale, seeds: int) -> list[Job]:
     return list(jobs.values())
 
 
-def chosen_rows(found: Sequence[Entry], rows: Sequence[int]) -> list[Entry]:
+def chosen_rows(found: Sequence[PaperCell], rows: Sequence[int]) -> list[PaperCell]:
     """The entries of some rows, by number from 1; all if none is named."""
     known = {entry.row for entry in found}
     for row in rows:

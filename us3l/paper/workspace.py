@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from us3l.errors import UserError
-from us3l.paper.reproduce import Entry, Job, job_of
+from us3l.paper.reproduce import PaperCell, Pretraining, job_of
 from us3l.paper.scales import Scale
 from us3l.run import Run
 from us3l.run.detections import find_detection
@@ -24,7 +24,7 @@ DETECTION = {"AP": "ap", "AP_50": "ap50", "AP_75": "ap75"}
 class Found:
     """One figure of a table, over the seeds that are done."""
 
-    entry: Entry
+    entry: PaperCell
     values: tuple[float, ...] = ()
     collapses: int = 0
     knn: tuple[float, ...] = ()
@@ -60,14 +60,14 @@ class Workspace:
     def source(self, data: str) -> str:
         return self.sources.get(data, data)
 
-    def run(self, job: Job) -> Run:
+    def run(self, job: Pretraining) -> Run:
         return Run(self.folder / job.name)
 
-    def config(self, job: Job) -> RunConfig:
+    def config(self, job: Pretraining) -> RunConfig:
         teacher = str(self.run(job.teacher).folder) if job.teacher else None
         return RunConfig(self.source(job.data), replace(job.recipe, teacher=teacher))
 
-    def check(self, job: Job) -> None:
+    def check(self, job: Pretraining) -> None:
         """That a run which is there has the settings its name stands for."""
         run = self.run(job)
         if not run.config_file.exists():
@@ -75,7 +75,7 @@ class Workspace:
         if replace(config_of(run).recipe, teacher=None).settled() != job.recipe.settled():
             raise UserError(f"{run.folder} was made with other settings: move it away, or choose another `out`")
 
-    def value(self, entry: Entry, job: Job) -> float | None:
+    def value(self, entry: PaperCell, job: Pretraining) -> float | None:
         """What a run found for a figure of a table; None if it is still to be measured."""
         if entry.metric == "linear":
             return self.accuracy(entry, job, "linear")
@@ -86,12 +86,12 @@ class Workspace:
         scores = detected.boxes if kind == "bb" else detected.masks
         return getattr(scores.overall, DETECTION[score]) if scores else None
 
-    def accuracy(self, entry: Entry, job: Job, metric: str) -> float | None:
+    def accuracy(self, entry: PaperCell, job: Pretraining, metric: str) -> float | None:
         """Of one kind, as evaluated; None if it was not."""
         record = find_evaluation(self.run(job), self.source(entry.tested_on), self.scale.protocol)
         return record.percent(metric).get(entry.run_width) if record else None
 
-    def missing(self, job: Job, entries: Sequence[Entry]) -> dict[tuple[str, bool], list[float]]:
+    def missing(self, job: Pretraining, entries: Sequence[PaperCell]) -> dict[tuple[str, bool], list[float]]:
         """The widths that a run is still to be evaluated at, by data set and by whether with a detector."""
         lacking: dict[tuple[str, bool], list[float]] = {}
         for entry in entries:
@@ -101,21 +101,21 @@ class Workspace:
                     widths.append(entry.run_width)
         return lacking
 
-    def done(self, job: Job, entries: Sequence[Entry]) -> bool:
+    def done(self, job: Pretraining, entries: Sequence[PaperCell]) -> bool:
         return self.run(job).finished and not self.missing(job, entries)
 
-    def seeds(self, entry: Entry) -> list[Job]:
+    def seeds(self, entry: PaperCell) -> list[Pretraining]:
         """The finished runs for a figure, of seed 0, 1, ..."""
-        jobs: list[Job] = []
+        jobs: list[Pretraining] = []
         while self.run(job := job_of(entry, self.scale, len(jobs))).finished:
             jobs.append(job)
         return jobs
 
-    def collect(self, entries: Sequence[Entry]) -> list[Found]:
+    def collect(self, entries: Sequence[PaperCell]) -> list[Found]:
         """All that is there, whoever made it."""
         return [self.found(entry) for entry in entries]
 
-    def found(self, entry: Entry) -> Found:
+    def found(self, entry: PaperCell) -> Found:
         values, knn, collapses = [], [], 0
         for job in self.seeds(entry):
             value = self.value(entry, job)
@@ -126,7 +126,7 @@ class Workspace:
                     knn.append(near)
         return Found(entry, tuple(values), collapses, tuple(knn))
 
-    def gauges(self, job: Job) -> list[Gauges]:
+    def gauges(self, job: Pretraining) -> list[Gauges]:
         """The measurements of the monitor in a run, from the first to the last."""
         return [record for record in read_records(self.run(job)) if isinstance(record, Gauges)]
 

@@ -24,7 +24,7 @@ from us3l.reporting.tables import comparison
 from us3l.run import Run
 from us3l.run.evaluations import METRICS, EvaluationRecord, read_evaluation, read_evaluations
 from us3l.run.profiles import Costs, Latency, Profile, newest_profile
-from us3l.run.records import History, Step, read_history, read_records
+from us3l.run.records import History, StepRecord, read_history, read_records
 from us3l.slimmable import Slimmable
 from us3l.training.recipes import Recipe
 from us3l.training.run import RunConfig, config_of
@@ -33,7 +33,7 @@ from us3l.training.run import RunConfig, config_of
 def run_facts(run: Run, name: str, net: Slimmable | None, size: int, problem: str | None = None) -> Facts:
     """All facts about a run; `problem` says why there is no network. Sections without facts are None or empty."""
     config, history, records = config_of(run), read_history(run), read_records(run)
-    steps = [record for record in records if isinstance(record, Step)]
+    steps = [record for record in records if isinstance(record, StepRecord)]
     found, stale = evaluations(run, config.recipe.network.individual)
     figures, widths, profile = [], [], None
     if net is not None:
@@ -75,7 +75,7 @@ def lead(config: RunConfig, widths: Sequence[float], finished: bool) -> str:
     return f"One {recipe.network.backbone}: it was trained once on {data}, {what}{reach}."
 
 
-def summary(run: Run, config: RunConfig, history: History | None, steps: Sequence[Step]) -> list[list[str]]:
+def summary(run: Run, config: RunConfig, history: History | None, steps: Sequence[StepRecord]) -> list[list[str]]:
     recipe = config.recipe.settled()
     network = recipe.network
     method = method_of(recipe)

@@ -18,13 +18,13 @@ from us3l.run.evaluations import METRICS, EvaluationRecord, WidthResult, evaluat
 
 LINEAR, KNN, FINETUNED = COLOURS[:3]
 
-Pick = Callable[[WidthResult], float | None]
-LINES: list[tuple[str, str, str, Pick, Pick]] = [
+Quantity = Callable[[WidthResult], float | None]
+LINES: list[tuple[str, str, str, Quantity, Quantity]] = [
     ("linear probe", LINEAR, "o", lambda result: result.linear, lambda result: result.linear_untrained),
     ("kNN", KNN, "s", lambda result: result.knn, lambda result: result.knn_untrained),
     ("fine-tuned", FINETUNED, "D", lambda result: result.finetuned, lambda _: None),
 ]
-PANELS: list[tuple[str, Pick]] = [
+PANELS: list[tuple[str, Quantity]] = [
     ("width", lambda result: result.width),
     ("MACs per image (log scale)", lambda result: result.macs),
     ("parameters (log scale)", lambda result: result.params),
@@ -106,7 +106,7 @@ def lines_of(results: Sequence[WidthResult]) -> list[Line]:
     return [line for line in lines if any(getattr(result, line.metric) is not None for result in results)]
 
 
-def _line(axes: Axes, results: Sequence[WidthResult], pick: Pick, label: str, **style: Any) -> None:
+def _line(axes: Axes, results: Sequence[WidthResult], pick: Quantity, label: str, **style: Any) -> None:
     points = [(result.macs, value) for result in results if (value := pick(result)) is not None]
     if points:
         axes.plot(*zip(*points, strict=True), label=label, **style)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,16 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
 from us3l.errors import UserError
 from us3l.evaluation.features import embed_all
+from us3l.progress import Advance
 from us3l.slimmable import Slimmable
 from us3l.streams import printable
 
 QUERIES, NEIGHBOURS, MAPPED, CLASSES, CLUSTERS = 8, 6, 500, 10, 8
 FEWEST = 20  # images that make a gallery
 SIDE = 48  # of a thumbnail at most
-Progress = Callable[[int], None]
 
 
-def gallery(net: Slimmable, images: ImageSet, size: int, progress: Progress | None = None) -> dict[str, Any]:
+def gallery(net: Slimmable, images: ImageSet, size: int, progress: Advance | None = None) -> dict[str, Any]:
     """Neighbours, maps and the thumbnails that both point to, as plain values.
 
     Args:
@@ -130,7 +130,7 @@ def nearest(features: Tensor, queries: Tensor, count: int) -> Tensor:
     return similarity.topk(min(count, len(features) - 1)).indices
 
 
-def layout(features: Sequence[Tensor], progress: Progress | None = None) -> list[np.ndarray]:
+def layout(features: Sequence[Tensor], progress: Advance | None = None) -> list[np.ndarray]:
     """Each network's features in two dimensions, from 0 to 1, by t-SNE.
 
     The first starts from the principal components, the others from the first: so they can be compared.

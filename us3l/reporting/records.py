@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from us3l.run.records import Gauges, Record, Step
+from us3l.run.records import Gauges, Record, StepRecord
 from us3l.training.recipes import Recipe
 
 POINTS = 120  # of a curve at most; more steps are averaged
@@ -34,7 +34,7 @@ Facts = dict[str, Any]
 Point = tuple[float, float]
 
 
-def loss_curves(steps: Sequence[Step], recipe: Recipe) -> list[Facts]:
+def loss_curves(steps: Sequence[StepRecord], recipe: Recipe) -> list[Facts]:
     """The full network's loss, that of the sub-networks by width, and the learning rate."""
     if not steps:
         return []

@@ -22,11 +22,11 @@ def human(count: float) -> str:
     return f"{count:#.3g}".rstrip(".") + unit if unit else f"{count:.0f}"
 
 
-Scores = Mapping[float, Mapping[str, Score]]
+WidthScores = Mapping[float, Mapping[str, Score]]
 """By width, then by the kind of accuracy."""
 
 
-def results_table(results: Sequence[WidthResult], title: str | None = None, scores: Scores | None = None) -> Table:
+def results_table(results: Sequence[WidthResult], title: str | None = None, scores: WidthScores | None = None) -> Table:
     """One row per width; each accuracy stands beside its untrained floor and the gain over it.
 
     Columns without any number are left out, and so is what has no room: top-5 accuracy beside floors, and quality
@@ -105,7 +105,7 @@ WITHOUT_LABELS = (
 )
 
 
-def uncertainty(scores: Scores, images: int) -> str:
+def uncertainty(scores: WidthScores, images: int) -> str:
     """One line on how far the accuracies can be trusted."""
     found = [one for kinds in scores.values() for one in kinds.values()]
     text = f"± is the 95 % interval for {images:,} test images; other seeds of the pre-training may differ by more"

@@ -41,7 +41,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepRecord:
     """One optimiser step."""
 
     step: int
@@ -72,8 +72,8 @@ class Gauges:
     """By width, such as "0.25", then by the gauge's name."""
 
 
-Record = Step | Skipped | Gauges
-EVENTS = {"step": Step, "skipped": Skipped, "monitor": Gauges}
+Record = StepRecord | Skipped | Gauges
+EVENTS = {"step": StepRecord, "skipped": Skipped, "monitor": Gauges}
 NAMES = {kind: event for event, kind in EVENTS.items()}
 
 
@@ -146,7 +146,7 @@ def _record(value: dict[str, Any], where: str) -> Record | None:
     kind = EVENTS.get(str(event))
     names = kind.__annotations__ if kind else ()
     good = all(name in value and checks[name](value[name]) for name in names)
-    if kind is None or not good or (kind is Step and len(value["widths"]) != len(value["losses"])):
+    if kind is None or not good or (kind is StepRecord and len(value["widths"]) != len(value["losses"])):
         raise UserError(f"{where}: not a record of a run; is it damaged?")
     return kind(**{name: value[name] for name in names})
 

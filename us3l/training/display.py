@@ -19,7 +19,7 @@ from us3l.files import append_lines
 from us3l.objective.spec import Objective
 from us3l.progress import PLAIN_EVERY, Progress, Screen, clock, redraws
 from us3l.streams import one_line, printable
-from us3l.training.monitor import Gauges
+from us3l.training.monitor import WidthGauges
 
 LOSSES = {
     "infonce": "InfoNCE",
@@ -59,7 +59,7 @@ class Display:
         self.costs = costs
         self.seconds = self.done = self.last_line = 0.0
         self.recent = [0, 0.0]  # images and seconds since the last look
-        self.gauges: Gauges = {}
+        self.gauges: WidthGauges = {}
         console = progress.console if isinstance(progress, Screen) else None
         self.live = Live(console=console, refresh_per_second=4) if console and redraws(console) else None
 
@@ -109,7 +109,7 @@ class Display:
             self.last_line = time.monotonic()
             self.say(f"{text}  {losses}")
 
-    def show(self, gauges: Gauges) -> None:
+    def show(self, gauges: WidthGauges) -> None:
         """The gauges were read: kNN accuracy where there are labels, and the spread of each width's embeddings."""
         first, self.gauges = not self.gauges, gauges
         parts = []

@@ -23,7 +23,7 @@ from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
 from us3l.run.config import write_config
-from us3l.run.records import Gauges, Skipped, Start, Step, append_records, append_start, cut_records
+from us3l.run.records import Gauges, Skipped, Start, StepRecord, append_records, append_start, cut_records
 from us3l.slimmable import Slimmable
 from us3l.stopping import Interrupted, stop_requests
 from us3l.training.damaged import check_damaged, note_damaged
@@ -183,19 +183,19 @@ def for_a_look(trainer: Trainer) -> Iterator[None]:
     scatter(trainer.learner)
 
 
-def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResult]) -> list[Step | Skipped]:
+def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResult]) -> list[StepRecord | Skipped]:
     """The records of the steps that are waiting."""
     losses = trainer.fabric.all_reduce(torch.cat([torch.stack(done.losses) for done in waiting]), reduce_op="mean")
     assert isinstance(losses, Tensor)
     values = iter(losses.tolist())
-    records: list[Step | Skipped] = []
+    records: list[StepRecord | Skipped] = []
     flags = torch.stack([torch.stack([done.sound, done.left_out]) for done in waiting]).tolist()
     for done, (sound, left_out) in zip(waiting, flags, strict=True):
         found = [next(values) for _ in done.losses]
         about = (done.step, done.step // trainer.per_epoch + 1, trainer.learning_rate(done.step), done.widths)
         if not left_out and not (sound and all(map(math.isfinite, found))):
             raise UserError(not_finite(done.step, found, config, run))
-        records.append(Skipped(*about) if left_out else Step(*about, found))
+        records.append(Skipped(*about) if left_out else StepRecord(*about, found))
     return records
 
 
@@ -214,7 +214,7 @@ def report_damaged(config: RunConfig, trainer: Trainer, run: Run) -> None:
     check_damaged(trainer.images.name, trainer.fabric.broadcast(names), config.machine.max_bad_images)
 
 
-def show(record: Step | Skipped, objective: Objective) -> str:
+def show(record: StepRecord | Skipped, objective: Objective) -> str:
     if isinstance(record, Skipped):
         return "left out: its gradients are not finite"
     return losses_line(objective, record.widths, record.losses)

@@ -16,7 +16,7 @@ WIDTHS = (1.0, 0.75, 0.5, 0.25)
 BANK, QUERIES, BATCH = 2000, 500, 250
 PROBED = 128  # images on which the guidance is measured
 COLLAPSED = 0.1
-Gauges = dict[float, dict[str, float]]
+WidthGauges = dict[float, dict[str, float]]
 
 
 class Monitor:
@@ -35,7 +35,7 @@ class Monitor:
         self.queries = min(QUERIES, len(self.raw) // 5)
         self.guidance: dict[float, Tensor] = {}
 
-    def measure(self) -> Gauges:
+    def measure(self) -> WidthGauges:
         """For each width `spread`, `rankme` and `lidar`, and `knn` when there are labels; for sub-networks `agreement`,
         and `turn` and `change` from the second measurement on."""
         gauges = self.look()
@@ -46,12 +46,12 @@ class Monitor:
         return gauges
 
     @torch.no_grad()
-    def look(self) -> Gauges:
+    def look(self) -> WidthGauges:
         """What the features of each width are like. Batch norm uses the statistics of each batch."""
         networks = [self.trainer.learner.net.bind(width) for width in self.widths]
         few = self.raw[: max(2, self.queries)]
         viewed = embed_views(networks, few, self.trainer.recipe.views, self.trainer.preprocessing)
-        gauges: Gauges = {}
+        gauges: WidthGauges = {}
         full = None
         for width, network, of_views in zip(self.widths, networks, viewed, strict=True):
             batches = [network(batch) for batch in self.images.tensor_split(max(1, len(self.images) // BATCH))]

@@ -6,7 +6,7 @@ from torchvision.ops import FrozenBatchNorm2d
 import us3l
 from us3l.errors import UserError
 from us3l.evaluation.detection.model import build_detector, detector_of
-from us3l.evaluation.detection.settings import DetectorTraining, Plan
+from us3l.evaluation.detection.settings import DetectorTraining, LearningRates
 
 SMALL = DetectorTraining(channels=8, image_size=32)
 FAMILIES = ["resnet18", "resnet50", "mobilenet_v2"]
@@ -101,10 +101,10 @@ def test_what_cannot_carry_a_detector():
 
 
 def test_the_usual_schedules():
-    assert DetectorTraining().plan("coco") == Plan(90_000, 0.02, 1000, (60_000, 80_000))
-    assert DetectorTraining().plan("voc") == Plan(24_000, 0.02, 100, (18_000, 22_000))
-    assert DetectorTraining(schedule=0.5, batch=8).plan("coco") == Plan(90_000, 0.01, 1000, (60_000, 80_000))
-    assert DetectorTraining(steps=90, lr=0.5).plan("coco") == Plan(90, 0.5, 9, (60, 80))
+    assert DetectorTraining().plan("coco") == LearningRates(90_000, 0.02, 1000, (60_000, 80_000))
+    assert DetectorTraining().plan("voc") == LearningRates(24_000, 0.02, 100, (18_000, 22_000))
+    assert DetectorTraining(schedule=0.5, batch=8).plan("coco") == LearningRates(90_000, 0.01, 1000, (60_000, 80_000))
+    assert DetectorTraining(steps=90, lr=0.5).plan("coco") == LearningRates(90, 0.5, 9, (60, 80))
     assert DetectorTraining(schedule=1e-9).plan("coco").steps == 1
 
 

@@ -14,11 +14,11 @@ from us3l.run.detections import Precision, Scores
 
 Detection = dict[str, Any]
 """As COCO's files of results have it: image_id, category_id, bbox, score and, for masks, segmentation."""
-Kind = Literal["boxes", "masks"]
+ObjectKind = Literal["boxes", "masks"]
 IOU_TYPES = {"boxes": "bbox", "masks": "segm"}
 
 
-def score(scene_set: SceneSet, detections: list[Detection], kind: Kind = "boxes") -> Scores:
+def score(scene_set: SceneSet, detections: list[Detection], kind: ObjectKind = "boxes") -> Scores:
     """Compare detections with the truth. Crowds and difficult objects are neither right when found nor wrong if not."""
     coco_masks()  # says what to install, if it must
     from pycocotools.coco import COCO

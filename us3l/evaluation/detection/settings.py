@@ -59,11 +59,11 @@ class DetectorTraining:
         if self.seed < 0:
             raise UserError(f"seed must not be negative, not {self.seed}")
 
-    def plan(self, layout: str) -> Plan:
+    def plan(self, layout: str) -> LearningRates:
         usual = SCHEDULES[layout]
         # As many images as the usual schedule sees, whatever the batch.
         steps = self.steps or max(1, round(self.schedule * usual.steps * USUAL_BATCH / self.batch))
-        return Plan(
+        return LearningRates(
             steps,
             self.lr or USUAL_LR * self.batch / USUAL_BATCH,
             min(usual.warmup, ceil(steps / 10)),
@@ -99,7 +99,7 @@ class DetectionSettings:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LearningRates:
     """A learning rate for each step."""
 
     steps: int
@@ -110,7 +110,7 @@ class Plan:
     def learning_rate(self, step: int) -> float:
         """Rises linearly from a thousandth, stays, and falls to a tenth at each drop.
 
-        >>> plan = Plan(steps=90, lr=0.02, warmup=10, drops=(60, 80))
+        >>> plan = LearningRates(steps=90, lr=0.02, warmup=10, drops=(60, 80))
         >>> [round(plan.learning_rate(step), 6) for step in (0, 5, 10, 59, 60, 80)]
         [2e-05, 0.01001, 0.02, 0.02, 0.002, 0.0002]
         """

@@ -17,7 +17,7 @@ from us3l.data.detection.scenes import SceneSet
 from us3l.errors import UserError
 from us3l.evaluation.detection.loading import loader, training_batches
 from us3l.evaluation.detection.model import build_detector, detector_of
-from us3l.evaluation.detection.settings import DetectorTraining, Plan
+from us3l.evaluation.detection.settings import DetectorTraining, LearningRates
 from us3l.families import create
 from us3l.files import replacing
 from us3l.slimmable import Slimmable
@@ -31,7 +31,7 @@ State = dict[str, Any]
 class DetectorTrainer:
     """One step of training at a time."""
 
-    def __init__(self, detector: nn.Module, plan: Plan, seed: int) -> None:
+    def __init__(self, detector: nn.Module, plan: LearningRates, seed: int) -> None:
         self.detector, self.plan, self.seed = detector, plan, seed
         self.device = next(detector.parameters()).device
         parameters = [parameter for parameter in detector.parameters() if parameter.requires_grad]
