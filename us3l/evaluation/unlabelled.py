@@ -22,7 +22,8 @@ from us3l.data.views import random_views
 from us3l.devices import for_doubles
 from us3l.errors import UserError
 from us3l.evaluation.features import embed_all
-from us3l.evaluation.tasks import FEWEST, Evaluation, Progress, on_device, prepare
+from us3l.evaluation.tasks import FEWEST, Evaluation, on_device, prepare
+from us3l.progress import Advance
 from us3l.slimmable import Slimmable
 
 NEIGHBOURS = FEWEST // 5
@@ -146,7 +147,7 @@ def embed_views(
     pixels: Tensor,
     views: Views,
     preprocessing: Preprocessing,
-    progress: Progress = None,
+    progress: Advance | None = None,
 ) -> list[Tensor]:
     """Features of random views of the first images, the same views at each call.
 
@@ -179,7 +180,7 @@ def evaluate_unlabelled(
     test: Images,
     widths: Sequence[float] | None = None,
     size: int | None = None,
-    progress: Progress = None,
+    progress: Advance | None = None,
 ) -> Evaluation:
     """RankMe, LiDAR and agreement with the full network at each width; labels, if there are any, are not looked at.
 
