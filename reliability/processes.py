@@ -42,14 +42,14 @@ APART = replace(SMALL.objective, update="per-width", sub_momentum=0.5)
 SYNCED = {"sync_bn": True}
 CASES: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "vit": (VIT, {}),
-    "in memory": (VIT, {}),
+    "in memory": (replace(VIT, objective=replace(VIT.objective, sub_crop=0.6)), {}),
     "vit simclr": (VIT.with_method("us-simclr"), {}),
     "simclr": (SMALL.with_method("us-simclr"), SYNCED),
     "per width": (replace(SMALL, objective=APART), SYNCED),
     "moco v3": (SMALL.with_method("us3l-mocov3"), SYNCED),
     "queue": (replace(SMALL, objective=replace(SMALL.objective, base_loss="moco")), SYNCED),
     "supervised": (SMALL.with_method("us-net"), SYNCED),
-    "accumulated": (VIT.with_method("us-byol"), {"accumulate": 2}),
+    "accumulated": (VIT.with_method("us-byol").with_objective(sub_crop=0.6), {"accumulate": 2}),
     "shards": (SMALL.with_method("us-simsiam"), {}),
     "fsdp": (replace(VIT, optimiser=Optimiser("adamw", lr=1e-3, weight_decay=0.1)), {"fsdp": True}),
     "fsdp per width": (replace(SMALL, objective=APART), SYNCED | {"fsdp": True}),

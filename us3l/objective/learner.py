@@ -200,14 +200,22 @@ class Learner(nn.Module):
         }
         return across_views(losses[o.distill_loss], outputs, targets)
 
-    def guidance(self, views: PerView, width: float, labels: Tensor | None = None) -> Tensor:
+    def guidance(
+        self, views: PerView, width: float, labels: Tensor | None = None, seen: PerView | None = None
+    ) -> Tensor:
         """How the sub-network of a width is pulled: the gradient of its loss for each of its outputs (V x N x D).
 
         The paper's dL/dz of equations 9 and 10, temperatures left out, so that methods can be compared. Of a mixture of
         losses it is the mixture, each for the outputs that it sees; the target is never a wider sub-network.
+
+        Args:
+            views: What the full network and the teacher see.
+            width: Of the sub-network.
+            labels: Of the images, for losses that learn from them.
+            seen: What the sub-network sees (default: the same).
         """
         with torch.no_grad():
-            z, targets = self.embed(views, width), Targets(self.teach(views), self.embed(views, 1.0))
+            z, targets = self.embed(seen or views, width), Targets(self.teach(views), self.embed(views, 1.0))
         found: list[Tensor] = []
         for part, share in self.objective.sub_shares.items():
             with torch.no_grad():

@@ -11,7 +11,7 @@ from us3l.objective.spec import Objective
 COMPOSITION = (
     "base_loss distill_loss own relations wider_teaches sub_weight width_power head momentum_base momentum_sub samples "
     "sandwich max_first full_alone gradual lowest_from fixed_widths update alpha teacher_schedule final_norm "
-    "projector_norm sub_momentum product"
+    "projector_norm sub_size sub_crop sub_momentum product"
 ).split()
 US3L: dict[str, Any] = {name: getattr(Objective(), name) for name in COMPOSITION}
 """All that makes a method, as it is in US3L; other settings (sizes, temperatures) are a recipe's."""

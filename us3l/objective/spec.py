@@ -87,6 +87,12 @@ class Objective:
     """Run exactly these widths on every batch instead of sampling: the widest is the base (S-Net)."""
     update: Literal["per-batch", "per-width"] = "per-batch"
     """One optimiser step for all widths (the paper's Algorithm 1), or one for each (the authors' code)."""
+    sub_size: int | None = None
+    """Side in pixels to which the views are resized that sub-networks see, which then cost less (default: that of the
+    full network's). Targets stay those of the full network's views."""
+    sub_crop: float | None = None
+    """Give sub-networks views of their own, whose crops cover at least this share of the image (default: they see the
+    full network's views). Targets stay those of the full network's views."""
     sub_momentum: float | None = None
     """Momentum of the sub-networks' optimiser steps, which then also have a memory of their own (default: one momentum
     and one memory for the steps of all widths). It needs one update per width."""
@@ -166,6 +172,10 @@ class Objective:
             f"fixed_widths={self.fixed_widths} must be at least one width above 0 and at most 1": (
                 self.fixed_widths is None
                 or (len(self.fixed_widths) > 0 and all(0 < width <= 1 for width in self.fixed_widths))
+            ),
+            f"sub_size={self.sub_size} must be at least 4 pixels": self.sub_size is None or self.sub_size >= 4,
+            f"sub_crop={self.sub_crop} must be a share of the image, above 0 and at most 1": (
+                self.sub_crop is None or 0 < self.sub_crop <= 1
             ),
             f"sub_momentum={self.sub_momentum} must lie from 0 to below 1": 0 <= (self.sub_momentum or 0) < 1,
             "sub_momentum is for sub-networks that are updated apart: it needs update='per-width'": (

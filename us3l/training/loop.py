@@ -64,7 +64,9 @@ def pretrain(
         trainer = Trainer(config.recipe, data(), fabric, machine, run.family)
         monitor = Monitor(trainer) if fabric.is_global_zero else None
         progress = progress if monitor else SILENT
-        costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
+        size = config.recipe.views.size
+        sub_share = ((config.recipe.objective.sub_size or size) / size) ** 2
+        costs = [step_cost(trainer.widths(step), sub_share) for step in range(trainer.steps)]
         with begun(config, run, trainer, monitor, fabric.broadcast(resume and run.started), progress):
             if monitor:
                 append_start(run, start_of(trainer))
@@ -255,9 +257,15 @@ def check_settings(config: RunConfig) -> None:
         raise UserError(f"a batch of {recipe.batch_size} is too small for {count} devices")
 
 
-def step_cost(widths: list[float]) -> float:
-    """The relative cost of a step: forward and backward of each network, and the teacher's forward."""
-    return 1 + 3 * sum(width**2 for width in widths)
+def step_cost(widths: list[float], sub_share: float = 1.0) -> float:
+    """The relative cost of a step: forward and backward of each network, and the teacher's forward.
+
+    Args:
+        widths: Of the networks, the base first.
+        sub_share: The share of the base's pixels that sub-networks see.
+    """
+    base, *subs = widths
+    return 1 + 3 * (base**2 + sub_share * sum(width**2 for width in subs))
 
 
 def start_of(trainer: Trainer) -> Start:

@@ -68,7 +68,8 @@ class Monitor:
         recipe = self.trainer.recipe
         views = self.trainer.random_views(self.raw[:PROBED], seeded(recipe.seed, self.trainer.step, 0))
         labels = self.labels[:PROBED] if recipe.objective.supervised and self.labels is not None else None
-        now = self.trainer.learner.guidance(views, width, labels)
+        base, seen = self.trainer.base_views(views), self.trainer.sub_views(views)
+        now = self.trainer.learner.guidance(base, width, labels, seen)
         before, self.guidance[width] = self.guidance.get(width), now
         if before is None:
             return {}

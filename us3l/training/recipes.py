@@ -129,6 +129,10 @@ class Recipe:
             if value is not None and value < (2 if name in ("batch_size", "calibration") else 1):
                 raise UserError(f"{name}={value} is too small")
 
+        sub_size = self.objective.sub_size
+        if sub_size is not None and sub_size > self.views.size:
+            raise UserError(f"sub_size={sub_size} must not exceed the size of the views, {self.views.size}")
+
     def settled(self) -> Recipe:
         """This recipe with what depends on the size of the images: the stem."""
         if self.network.stem != "auto":

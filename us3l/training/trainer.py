@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils import get_total_norm
 
 from us3l.data.images import Batch, Images, ImageSet, Step
 from us3l.data.preprocessing import Preprocessing
+from us3l.data.spec import Views
 from us3l.data.views import random_views
 from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import Peers
@@ -25,11 +27,13 @@ from us3l.families.family import Family, as_family
 from us3l.objective.learner import Learner, Targets
 from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
-from us3l.seeds import seeded
+from us3l.seeds import seed_from, seeded
 from us3l.slimmable import Slimmable
 from us3l.training.recipes import Optimiser, Recipe
 from us3l.training.run import Machine
 from us3l.training.teacher import load_teacher
+
+OWN_VIEWS = 2  # beside a run's seed: draws of the views that sub-networks alone see
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Trainer:
         self.steps = min(planned, recipe.max_steps or planned)
         self.step, self.read_to = 0, -1
         self.reading: Iterator[Batch] = iter(())
+        self.sub_reading: Iterator[Batch] = iter(())
         self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
         net = new_network(recipe, own and as_family(own))
         self.learner = new_learner(recipe, net, self.images, self.peers).to(memory_format=torch.channels_last)
@@ -142,19 +147,44 @@ class Trainer:
         """The next batch of an epoch; of images in files, processes read ahead of it."""
         if self.read_to != self.step:
             epoch, number = divmod(self.step, self.per_epoch)
-            self.reading = iter(())  # processes that read another epoch end before others are started
-            self.reading = self.images.views(
-                self.recipe.views,
-                self.epoch(epoch)[number:],
-                self.recipe.seed,
-                self.recipe.objective.views,
-                (self.peers.rank, self.peers.count),
-                self.fabric.device,
-            )
+            steps = self.epoch(epoch)[number:]
+            self.reading = self.sub_reading = iter(())  # processes that read other steps end before others are started
+            self.reading = self.read(self.recipe.views, steps, self.recipe.seed)
+            if self.own_views is not None:
+                apart = [step for step in steps if len(self.widths(step.number)) > 1]
+                self.sub_reading = self.read(self.own_views, apart, seed_from(self.recipe.seed, OWN_VIEWS))
         batch = next(self.reading)
+        if self.own_views is not None and len(self.widths(self.step)) > 1:
+            batch = replace(batch, views=batch.views + next(self.sub_reading).views)
         self.read_to = self.step + 1 if (self.step + 1) % self.per_epoch else -1
         self.damaged += [name for name in batch.damaged if name not in self.damaged]
         return replace(batch, views=tuple(map(channels_last, batch.views)))
+
+    def read(self, views: Views, steps: Sequence[Step], seed: int) -> Iterator[Batch]:
+        """This process's part of each step's images, as random views."""
+        part = self.peers.rank, self.peers.count
+        return self.images.views(views, steps, seed, self.recipe.objective.views, part, self.fabric.device)
+
+    @property
+    def own_views(self) -> Views | None:
+        """How the views are made that sub-networks alone see, if there are such."""
+        views, objective = self.recipe.views, self.recipe.objective
+        if objective.sub_crop is None:
+            return None
+        scale = objective.sub_crop, max(objective.sub_crop, views.crop_scale[1])
+        return replace(views, crop_scale=scale, size=objective.sub_size or views.size)
+
+    def base_views(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Those of a batch's views that the base network and the teacher see."""
+        return views[: self.recipe.objective.views]
+
+    def sub_views(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Those of a batch's views that sub-networks see, at the size at which they do."""
+        seen = views[-self.recipe.objective.views :]  # their own come last
+        size = self.recipe.objective.sub_size or self.recipe.views.size
+        if all(view.shape[-1] == size for view in seen):
+            return seen
+        return tuple(channels_last(F.interpolate(view, (size, size), mode="bilinear", antialias=True)) for view in seen)
 
     def sample(self, count: int, generator: torch.Generator) -> ImageSet:
         """Some images to look at, on this device, at the side that the trained network will see the centre of."""
@@ -162,16 +192,17 @@ class Trainer:
         return replace(found, images=found.images.to(self.fabric.device))
 
     def random_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Views of images (uint8) as training makes them."""
-        views = random_views(images, self.recipe.views, generator, self.recipe.objective.views)
-        return tuple(map(channels_last, views))
+        """Views of images (uint8) as training makes them, with those that sub-networks alone see."""
+        kinds = [kind for kind in (self.recipe.views, self.own_views) if kind is not None]
+        made = (random_views(images, kind, generator, self.recipe.objective.views) for kind in kinds)
+        return tuple(channels_last(view) for views in made for view in views)
 
     def stand_in(self) -> Batch:
         """A batch in the place of one that cannot be had."""
         size = self.recipe.views.size
         views = tuple(
             channels_last(torch.zeros(self.batch, 3, size, size, device=self.fabric.device))
-            for _ in range(self.recipe.objective.views)
+            for _ in range(self.recipe.objective.views)  # which sub-networks see as well
         )
         nothing = torch.zeros(self.batch, dtype=torch.long)
         return Batch(views, nothing, nothing if self.recipe.objective.supervised else None)
@@ -229,7 +260,8 @@ class Trainer:
             weight = 1.0 if target is None else self.recipe.objective.weight(width)
             with self.fabric.no_backward_sync(self.model, enabled=not last or number < len(shares)):
                 with SyncedBatchNorm(self.peers) if self.machine.sync_bn else nullcontext():
-                    loss, target = self.model(share.views, width, target, share.labels)
+                    views = self.base_views(share.views) if target is None else self.sub_views(share.views)
+                    loss, target = self.model(views, width, target, share.labels)
                 part = loss * (len(share) / images)
                 self.fabric.backward(part * weight)
             parts.append(part.detach())
@@ -331,6 +363,10 @@ def new_learner(recipe: Recipe, net: Slimmable, images: Images, peers: Peers) ->
         classes = 1 + int(images.labels.max())
     if objective.frozen_teacher and recipe.teacher:
         frozen = load_teacher(recipe.teacher, recipe.views.size)
+    if net.family.image_size is not None and objective.sub_size not in (None, recipe.views.size):
+        raise UserError(
+            f"{recipe.network.backbone} sees images of {net.family.image_size} pixels only: leave out `sub_size`"
+        )
     return Learner(net, objective, recipe.views.size, classes, frozen, peers)
 
 
