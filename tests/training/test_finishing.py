@@ -175,6 +175,10 @@ def test_what_has_no_teacher(runs, tmp_path):
         with_weights(stopped, "teacher", SILENT)
     with pytest.raises(UserError, match="is not a run"):
         with_weights(Run(stopped.model), "teacher", SILENT)
+    with pytest.raises(UserError, match="did you mean 'teacher'"):
+        with_weights(stopped, "techer", SILENT)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="`weights` is for runs"):
+        us3l.evaluate(runs["student"].network, "digits", weights="teacher")
 
 
 def test_results_of_the_teacher_lie_apart(runs, tmp_path):

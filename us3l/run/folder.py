@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from us3l.errors import UserError
+from us3l.errors import UserError, did_you_mean
 from us3l.files import check_inside, locked, read_json
 from us3l.run.config import read_plain, write_config
 from us3l.run.identity import data_source
@@ -182,6 +182,10 @@ class Run:
         Returns:
             This run, or a folder in it.
         """
+        if product not in get_args(Product):
+            raise UserError(
+                f"{product!r:.40} does not name the weights of a model: {did_you_mean(product, get_args(Product))}"
+            )
         return self if product == self.product else Run(self._inner(product), self.family)
 
     @property

@@ -53,6 +53,9 @@ def pretrain(
         data: Opens the images, in every process.
         resume: Go on with the run, if it was started.
         progress: Hears how it goes.
+
+    Returns:
+        The trained network, also where the model has its teacher's weights (`Objective.product`).
     """
     check_settings(config)
     machine = config.machine

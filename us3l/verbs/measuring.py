@@ -66,6 +66,10 @@ def evaluate(
 
     told, chosen = progress_of(progress), built(EvaluationSettings, settings, "evaluate")
     if isinstance(run, Slimmable):
+        if weights is not None:
+            raise UserError(
+                "a network has its weights already: `weights` is for runs, which have a student and a teacher"
+            )
         kept, net = None, run
     else:
         kept = with_weights(run_of(run), weights, told)
