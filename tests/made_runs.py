@@ -58,6 +58,8 @@ def write_records(run, steps=300):
         lines.append({"event": "step", "step": step, "epoch": 1, "lr": 0.1, "widths": widths, "losses": losses})
         if step % (steps // 10) == steps // 10 - 1:
             gauges = {"1": {"spread": 0.9, "knn": 80.0}, "0.25": {"spread": step / steps, "knn": 60.0, "turn": 0.5}}
+            gauges["1"] |= {"rankme": 40.0, "lidar": 20.0}
+            gauges["0.25"] |= {"rankme": 10.0, "lidar": 5.0 + 5 * step / steps, "agreement": 50.0}
             lines.append({"event": "monitor", "step": step, "epoch": 1, "gauges": gauges})
     run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     run.log.write_text(

@@ -94,7 +94,7 @@ def test_what_cannot_be_shown_is_left_out_with_the_reason(folder, tmp_path):
     assert main(["report", str(young)]) == 0
     run = facts_in(young / "report.html")["runs"][0]
     assert "young is not finished: `us3l.pretrain(out=" in run["problem"]
-    assert len(run["curves"]) == 6
+    assert len(run["curves"]) == 9
 
 
 def test_bad_input(folder, tmp_path, capsys):

@@ -150,11 +150,18 @@ def test_axes_do_not_exaggerate_and_name_each_value_once(page):
     axes = {one["title"]: one for one in page.execute_script(AXES)}
     assert [float(value) for value in axes["Collapse"]["y"]] == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert [float(value) for value in axes["kNN accuracy"]["y"]] == [0, 20, 40, 60, 80, 100]
+    assert float(axes["LiDAR"]["y"][0]) == 0
     rates = [float(value) for value in axes["Learning rate"]["y"]]  # always 0.1
     assert max(rates) - min(rates) < 0.02
     for one in axes.values():
         assert len(one["x"]) == len(set(one["x"])) > 1
         assert len(one["y"]) == len(set(one["y"])) > 1
+
+
+def test_when_to_stop_is_answered(page):
+    training = page.find_element(By.ID, "training-0").text
+    assert "When can I stop?\nTrain longer: " in training
+    assert "us3l pretrain --config" in training
 
 
 def test_gauges_of_researchers_are_folded_away(page):
@@ -316,5 +323,5 @@ def test_several_runs_and_an_unfinished_one(browser, folder, tmp_path):
     legend = find(browser, "#compared .legend").text
     assert legend.split("\n") == ["<b>run", "other"]
     assert "is not finished" in find(browser, "#every-width-2").text
-    assert len(browser.find_elements(By.CSS_SELECTOR, "#training-2 .chart")) == 5
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#training-2 .chart")) == 8
     assert browser.execute_script(OVERFLOWING) == {"page": 0, "wide": []}

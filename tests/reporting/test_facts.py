@@ -4,10 +4,21 @@ from dataclasses import replace
 import pytest
 
 from tests.made_runs import make_run
+from us3l.cli.screen import as_typed
+from us3l.deploy.profile import all_costs
 from us3l.objective.methods import METHODS
-from us3l.reporting.facts import compared, evaluations, method_of, run_facts
+from us3l.reporting.facts import (
+    compared,
+    evaluation_facts,
+    evaluations,
+    method_of,
+    run_facts,
+    trade_offs,
+    width_figures,
+)
 from us3l.reporting.records import thinned
 from us3l.training.recipes import CIFAR, VIT
+from us3l.training.run import config_of
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +89,9 @@ def test_curves(facts):
         "Learning rate",
         "kNN accuracy",
         "Collapse",
+        "RankMe",
+        "LiDAR",
+        "Agreement with 1x",
         "Consistency: turn",
     ]
     (full,) = charts["Loss of the full network"]["series"]
@@ -89,6 +103,33 @@ def test_curves(facts):
     assert {loss for _, loss in subs["0.25x"]} == {-0.25}
     assert [one["name"] for one in charts["Collapse"]["series"]] == ["1x", "0.25x"]
     assert [one["name"] for one in charts["Consistency: turn"]["series"]] == ["0.25x"]
+
+
+def test_when_to_stop(run):
+    advice = run_facts(run, "digits", None, 16, typed=as_typed)["advice"]
+    assert advice["verdict"] == "changing"
+    assert advice["text"].startswith("Train longer: from the third quarter to the last, LiDAR at 0.25x rose by")
+    epochs = 2 * config_of(run).recipe.epochs
+    assert advice["command"].endswith(f"config.yaml --epochs {epochs} --out {run.folder}-longer")
+
+
+def test_quality_without_labels(run):
+    record = evaluations(run)[0][0]
+    rows = [replace(row, linear=None, rankme=30.0, agreement=50.0) for row in record.widths]
+    unlabelled = replace(record, name="flat", widths=rows, scores={}, classes=None)
+    found = evaluation_facts(unlabelled)
+    assert found["about"] == "without labels"
+    assert [column["name"] for column in found["table"]["columns"]][-2:] == ["RankMe", "agreement with 1x"]
+    net = run.network
+    figures = width_figures(all_costs(net, 16), [], [unlabelled], net.canonical)
+    assert [(one["label"], one["kind"]) for one in figures[-2:]] == [
+        ("RankMe, flat", "number"),
+        ("Agreement with 1x, flat", "percent"),
+    ]
+    assert trade_offs(figures) == []
+    (rank, agreement) = compared({"one": [unlabelled], "other": [unlabelled]})
+    assert (rank["title"], rank["y"]["kind"]) == ("RankMe on flat", "number")
+    assert agreement["y"] == {"label": "agreement with 1x", "kind": "percent"}
 
 
 def test_a_long_curve_keeps_its_mean_and_its_ends():
@@ -104,7 +145,7 @@ def test_what_is_missing(tmp_path):
     facts = run_facts(run, "new", None, 16, "not finished")
     assert (facts["widths"], facts["figures"], facts["evaluations"], facts["headlines"]) == ([], [], [], [])
     assert dict(facts["summary"])["State"] == "not finished: 300 of 300 steps"
-    assert len(facts["curves"]) == 6
+    assert len(facts["curves"]) == 9
     run.metrics.unlink()
     run.log.unlink()
     assert run_facts(run, "new", None, 16)["curves"] == []

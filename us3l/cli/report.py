@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from us3l.cli.parse import parse, program
-from us3l.cli.screen import CommandScreen
+from us3l.cli.screen import CommandScreen, as_typed
 from us3l.streams import one_line
 
 
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
     settings = {name: value for name, value in vars(command).items() if name != "runs"}
     screen = CommandScreen()
-    screen.say(f"written: {report(*command.runs, **settings, progress=screen)}")
+    screen.say(f"written: {report(*command.runs, **settings, progress=screen, typed=as_typed)}")
     return 0
 
 
@@ -56,7 +56,7 @@ def after(folder: Path) -> None:
 
     screen = CommandScreen()
     try:
-        screen.say(f"the page is {report(folder, progress=screen)}")
+        screen.say(f"the page is {report(folder, progress=screen, typed=as_typed)}")
     except (Exception, KeyboardInterrupt) as error:
         reason = one_line(str(error)) or type(error).__name__
         text = f"no page was made ({reason}); the run is complete, try {program()} report {folder}"

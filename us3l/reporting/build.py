@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def build_report(
     data_root: str | Path | None = None,
     overwrite: bool = False,
     progress: Progress = SILENT,
+    typed: Callable[[str], str] = str,
 ) -> Path:
     """Write one page about a run, or several runs side by side.
 
@@ -44,6 +45,7 @@ def build_report(
         data_root: Where data sets that have a name lie.
         overwrite: Replace the file `out`.
         progress: Told how far it is.
+        typed: Shows a call in backquotes as one types it, such as on the command line.
 
     Returns:
         Where the page is.
@@ -70,7 +72,7 @@ def build_report(
                     shown["gallery"] = gallery(net, chosen, size, counting.more)
             except (UserError, OSError) as error:
                 shown["no_gallery"] = f"There are no images to show: {error}"
-        facts.append(run_facts(run, name, net, size, problem) | shown)
+        facts.append(run_facts(run, name, net, size, problem, typed) | shown)
     several = compared({name: evaluations(run, individual[name])[0] for name, run in names.items()})
     write_text(path, page({"title": ", ".join(names), "runs": facts, "compared": several}))
     return path

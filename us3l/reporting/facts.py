@@ -18,20 +18,37 @@ from us3l.errors import UserError
 from us3l.files import checksum, read_bytes
 from us3l.objective.methods import METHODS
 from us3l.progress import clock
+from us3l.reporting.advice import advise, longer_run
 from us3l.reporting.profile import NAMES
 from us3l.reporting.records import Facts, chart, gauge_curves, loss_curves
 from us3l.reporting.tables import comparison
 from us3l.run import Run
-from us3l.run.evaluations import METRICS, EvaluationRecord, read_evaluation, read_evaluations
+from us3l.run.evaluations import METRICS, QUALITIES, EvaluationRecord, read_evaluation, read_evaluations
 from us3l.run.profiles import Costs, Latency, Profile, newest_profile
-from us3l.run.records import History, StepRecord, read_history, read_records
+from us3l.run.records import History, Record, StepRecord, read_history, read_records
 from us3l.slimmable import Slimmable
 from us3l.training.recipes import Recipe
 from us3l.training.run import RunConfig, config_of
 
 
-def run_facts(run: Run, name: str, net: Slimmable | None, size: int, problem: str | None = None) -> Facts:
-    """All facts about a run; `problem` says why there is no network. Sections without facts are None or empty."""
+def run_facts(
+    run: Run,
+    name: str,
+    net: Slimmable | None,
+    size: int,
+    problem: str | None = None,
+    typed: Callable[[str], str] = str,
+) -> Facts:
+    """All facts about a run. Sections without facts are None or empty.
+
+    Args:
+        run: Finished or not.
+        name: What it is called on the page.
+        net: Its network, if it has one.
+        size: Side of its images.
+        problem: Why there is no network.
+        typed: Shows a call in backquotes as one types it.
+    """
     config, history, records = config_of(run), read_history(run), read_records(run)
     steps = [record for record in records if isinstance(record, StepRecord)]
     found, stale = evaluations(run, config.recipe.network.individual)
@@ -53,6 +70,7 @@ def run_facts(run: Run, name: str, net: Slimmable | None, size: int, problem: st
         "figures": figures,
         "trade_offs": trade_offs(figures),
         "evaluations": [evaluation_facts(one) for one in found],
+        "advice": advice_facts(run, config, records, typed),
         "curves": loss_curves(steps, config.recipe) + gauge_curves(records),
         "config": read_bytes(run.config_file).decode(errors="replace"),
         "provenance": provenance(run, config, net, profile),
@@ -159,6 +177,19 @@ def _inline(value: Any) -> str:
     return ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, dict) else str(value)
 
 
+def advice_facts(
+    run: Run, config: RunConfig, records: Sequence[Record], typed: Callable[[str], str] = str
+) -> Facts | None:
+    """Whether to train longer, by gauges that need no labels, and how."""
+    found = advise(records, run.finished)
+    if found is None:
+        return None
+    recipe = config.recipe
+    call = longer_run(run.folder, run.config_file, recipe.epochs, recipe.max_steps)
+    command = typed(call).strip("`") if found.longer else None
+    return {"verdict": found.verdict, "text": found.text, "command": command}
+
+
 # What it is worth and what it costs
 
 
@@ -177,6 +208,9 @@ def evaluations(run: Run, individual: float | None = None) -> tuple[list[Evaluat
     return found, stale
 
 
+QUALITY_KINDS = {"rankme": "number", "lidar": "number", "agreement": "percent"}
+
+
 def evaluation_facts(one: EvaluationRecord) -> Facts:
     names = {"width": ("width", "width"), "params": ("parameters", "count"), "macs": ("MACs", "count")}
     for metric, name in METRICS.items():
@@ -185,6 +219,7 @@ def evaluation_facts(one: EvaluationRecord) -> Facts:
             f"{metric}_untrained": (f"{name}, untrained", "percent"),
             f"{metric}_top5": (f"{name}, top 5", "percent"),
         }
+    names |= {name: (title, QUALITY_KINDS[name]) for name, title in QUALITIES.items()}
     rows = [{name: getattr(result, name, None) for name in names} for result in one.widths]
     shown = [name for name in names if any(row[name] is not None for row in rows)]
     columns = [{"name": names[name][0], "kind": names[name][1]} for name in shown]
@@ -194,6 +229,8 @@ def evaluation_facts(one: EvaluationRecord) -> Facts:
 
 def trust(one: EvaluationRecord) -> str:
     """How the accuracies came about, and how far they can be trusted."""
+    if one.metric is None:
+        return "without labels"
     parts = [f"protocol {one.protocol}"] if one.protocol else []
     if one.train_images is not None and one.test_images is not None:
         parts.append(f"{one.train_images:,} images to learn from, {one.test_images:,} to test")
@@ -220,16 +257,19 @@ def width_figures(
     found: Sequence[EvaluationRecord],
     canonical: Callable[[float], float],
 ) -> list[Facts]:
-    """What is known of every distinct width, narrowest first; None where nobody measured. Accuracies come first."""
+    """What is known of every distinct width, narrowest first; None where nobody measured.
+
+    Accuracies come first, then costs, then quality without labels. `role` tells them apart.
+    """
     rows = sorted(costs, key=lambda row: row.width)
     alone = len(rows) == 1
 
-    def figure(label: str, kind: str, values: Mapping[float, float], missing: str = "") -> Facts:
+    def figure(label: str, kind: str, values: Mapping[float, float], missing: str = "", role: str = "cost") -> Facts:
         known = [values.get(row.width) for row in rows]
-        return {"label": label, "kind": kind, "values": known, "missing": missing}
+        return {"label": label, "kind": kind, "values": known, "missing": missing, "role": role}
 
-    figures = []
-    for metric, name in METRICS.items():
+    def evaluated(metric: str, name: str, kind: str, role: str) -> list[Facts]:
+        shown = []
         for one in found:
             values = {
                 rows[0].width if alone else canonical(result.width): value
@@ -237,7 +277,10 @@ def width_figures(
                 if (value := getattr(result, metric)) is not None
             }
             if values:
-                figures.append(figure(f"{_titled(name)}, {one.name}", "percent", values, "not evaluated"))
+                shown.append(figure(f"{_titled(name)}, {one.name}", kind, values, "not evaluated", role))
+        return shown
+
+    figures = [one for metric, name in METRICS.items() for one in evaluated(metric, name, "percent", "accuracy")]
     figures += [
         figure("Parameters", "count", {row.width: row.params for row in rows}),
         figure("MACs per image", "count", {row.width: row.macs for row in rows}),
@@ -249,6 +292,8 @@ def width_figures(
         timed = {row.width: row.p50_ms for row in latencies if (row.backend, row.batch) == (backend, batch)}
         label = f"Latency, {NAMES.get(backend, backend)}" + (f", {batch} images" if batch > 1 else "")
         figures.append(figure(label, "ms", timed, "not timed"))
+    for quality, name in QUALITIES.items():
+        figures += evaluated(quality, name, QUALITY_KINDS[quality], "quality")
     return figures
 
 
@@ -257,7 +302,7 @@ def trade_offs(figures: Sequence[Facts]) -> list[Facts]:
     found = []
     for accuracy, worth in enumerate(figures):
         for cost, price in enumerate(figures):
-            if worth["kind"] != "percent" or price["kind"] == "percent":
+            if (worth["role"], price["role"]) != ("accuracy", "cost"):
                 continue
             points = {
                 index: (x, y)
@@ -271,11 +316,11 @@ def trade_offs(figures: Sequence[Facts]) -> list[Facts]:
 
 
 def compared(runs: Mapping[str, Sequence[EvaluationRecord]]) -> list[Facts]:
-    """Each accuracy that several runs have on the same data: over width as a chart, and as a table."""
+    """Each accuracy and quality that several runs have on the same data: over width as a chart, and as a table."""
     found = []
     for data in dict.fromkeys(one.name for some in runs.values() for one in some):
         having = {name: one for name, some in runs.items() for one in some if one.name == data}
-        for metric, what in METRICS.items():
+        for metric, what in (METRICS | QUALITIES).items():
             results = {
                 name: one.widths
                 for name, one in having.items()
@@ -298,8 +343,9 @@ def compared(runs: Mapping[str, Sequence[EvaluationRecord]]) -> list[Facts]:
             ]
             care = f"Take care: the evaluations differ in {', '.join(unequal)}." if unequal else ""
             title = f"{_titled(what)} on {data}"
-            y = {"label": "top-1 accuracy", "kind": "percent"}
-            columns = [{"name": "width", "kind": "width"}, *({"name": name, "kind": "percent"} for name in results)]
+            kind = QUALITY_KINDS.get(metric, "percent")
+            y = {"label": QUALITIES.get(metric, "top-1 accuracy"), "kind": kind}
+            columns = [{"name": "width", "kind": "width"}, *({"name": name, "kind": kind} for name in results)]
             table = {"columns": columns, "rows": [[width, *row.values()] for width, row in rows.items()]}
             found.append(chart(title, care, {"label": "width", "kind": "width"}, y, series) | {"table": table})
     return found

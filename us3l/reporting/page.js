@@ -101,12 +101,21 @@ function tradeOff(run, selected) {
   return h("div", {}, h("div", { class: "choices" }, worth.element, price.element), figure);
 }
 
+function advice(found) {
+  if (!found) return [];
+  return [
+    h("h4", { class: "table" }, "When can I stop?"),
+    h("p", { class: "soft" }, found.text),
+    found.command ? h("pre", { tabindex: "0" }, found.command) : null,
+  ];
+}
+
 function training(run) {
   if (!run.curves.length) return [h("p", { class: "note" }, "No step has been recorded yet.")];
   const usual = run.curves.filter((one) => !one.fold);
   const folded = run.curves.filter((one) => one.fold);
   const grid = (curves) => h("div", { class: "grid charts" }, ...curves.map(withNumbers));
-  return [grid(usual), folded.length ? later("More gauges, for research", () => grid(folded)) : null];
+  return [...advice(run.advice), grid(usual), folded.length ? later("More gauges, for research", () => grid(folded)) : null];
 }
 
 const fileOf = (gallery, index) => (gallery.files ? gallery.files[index] : "");

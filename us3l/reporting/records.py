@@ -20,6 +20,9 @@ FEW = 5  # widths that get a curve each; more are put together by quarters
 GAUGES = {
     "knn": ("kNN accuracy", "On training images, by their labels: for people only, nothing learns from it.", "percent"),
     "spread": ("Collapse", "The spread of the embeddings: 1 is even, 0 is collapsed.", "number"),
+    "rankme": ("RankMe", "How many directions the features use. Without labels.", "count"),
+    "lidar": ("LiDAR", "How many directions tell images apart, whatever their random views. Without labels.", "count"),
+    "agreement": ("Agreement with 1x", "The share of neighbours that are the same at 1x. Without labels.", "percent"),
     "turn": (
         "Consistency: turn",
         "How the guidance of an image changed since the last look. 0: not at all; 1: as if images had been exchanged.",
