@@ -20,7 +20,7 @@ from us3l.data.spec import Views
 from us3l.data.views import random_views
 from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import Peers
-from us3l.distributed.sharding import load_module, load_optimiser, local, whole
+from us3l.distributed.sharding import load_module, load_optimiser, whole
 from us3l.errors import UserError
 from us3l.families import family, one_or_all, options_for
 from us3l.families.family import Family, as_family
@@ -29,6 +29,7 @@ from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
 from us3l.seeds import seed_from, seeded
 from us3l.slimmable import Slimmable
+from us3l.training.optimisers import copies, new_optimiser, take_back
 from us3l.training.recipes import Optimiser, Recipe
 from us3l.training.run import Machine
 from us3l.training.teacher import load_teacher
@@ -368,49 +369,6 @@ def new_learner(recipe: Recipe, net: Slimmable, images: Images, peers: Peers) ->
             f"{recipe.network.backbone} sees images of {net.family.image_size} pixels only: leave out `sub_size`"
         )
     return Learner(net, objective, recipe.views.size, classes, frozen, peers)
-
-
-def new_optimiser(settings: Optimiser, module: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """Without weight decay, which `GroupDecay` does."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if settings.algorithm == "sgd":
-        return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum)
-    if settings.algorithm == "adamw":
-        on_device = device.type == "cuda"  # where its count of steps lies, too
-        betas = (settings.momentum, 0.999)
-        return torch.optim.AdamW(parameters, lr=settings.lr, betas=betas, weight_decay=0.0, capturable=on_device)
-    try:
-        from timm.optim import Lars
-    except ImportError:
-        raise UserError("LARS comes from timm: pip install 'us3l[lars]'") from None
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "always_adapt": True},
-        {"params": [p for p in parameters if p.ndim <= 1]},  # norms and biases are left alone, as is usual
-    ]
-    return Lars(groups, lr=settings.lr, momentum=settings.momentum)
-
-
-def tensors_of(optimiser: torch.optim.Optimizer) -> dict[tuple[Tensor, str], Tensor]:
-    """All that an optimiser's step changes: the parameters, and its own state of each; this process's shares."""
-    found: dict[tuple[Tensor, str], Tensor] = {}
-    for parameter in (parameter for group in optimiser.param_groups for parameter in group["params"]):
-        own = {name: value for name, value in optimiser.state.get(parameter, {}).items() if isinstance(value, Tensor)}
-        found |= {(parameter, name): local(value.detach()) for name, value in {"": parameter, **own}.items()}
-    return found
-
-
-def copies(optimiser: torch.optim.Optimizer) -> dict[tuple[Tensor, str], Tensor]:
-    return {key: tensor.clone() for key, tensor in tensors_of(optimiser).items()}
-
-
-@torch.no_grad()
-def take_back(optimiser: torch.optim.Optimizer, before: dict[tuple[Tensor, str], Tensor], condition: Tensor) -> None:
-    """Bring back what `copies` kept, where the condition (on the device) holds.
-
-    What an optimiser did not have before its first step becomes zeros, from which it goes on in the same way.
-    """
-    for key, tensor in tensors_of(optimiser).items():
-        tensor.copy_(torch.where(condition, before.get(key, torch.zeros_like(tensor)), tensor))
 
 
 def channels_last(view: Tensor) -> Tensor:
