@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -250,9 +251,20 @@ def test_checksums_cover_the_example(source, evidence, tmp_path):
     (tmp_path / "example.py").write_text("print('harm')")
     with pytest.raises(us3l.UserError, match=r"example\.py is not the file that was exported"):
         read_bundle(tmp_path)
-    export(source, 0.37, "safetensors", tmp_path, evidence)  # one's own edit is taken over
+    export(source, 0.37, "safetensors", tmp_path, evidence)  # one's own edit stays, but nobody vouches for it
     assert (tmp_path / "example.py").read_text() == "print('harm')"
-    read_bundle(tmp_path)
+    assert read_bundle(tmp_path).others == {}
+
+
+@pytest.mark.parametrize("content", ["print('harm')", Path(example.__file__).read_text()])
+def test_an_example_without_a_checksum_gets_one_only_if_it_is_ours(source, evidence, tmp_path, content):
+    """Bundles of the first format have none: a stranger's file must not get one from us."""
+    export(source, 1.0, "safetensors", tmp_path, evidence)
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"others": {}}))
+    (tmp_path / "example.py").write_text(content)
+    export(source, 0.37, "safetensors", tmp_path, evidence)
+    assert bool(read_bundle(tmp_path).others) == ("harm" not in content)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -146,7 +146,7 @@ def export(
         )
         for file in files:
             os.replace(file, folder / file.name)
-    add_entry(Bundle(folder, source.name, source.preprocessing, [entry], {EXAMPLE: place_example(folder)}))
+    add_entry(Bundle(folder, source.name, source.preprocessing, [entry], place_example(folder)))
     return entry, proof
 
 
@@ -239,11 +239,14 @@ def staging(folder: Path) -> Iterator[Path]:
         raise
 
 
-def place_example(folder: Path) -> str:
-    """Put the example beside the files, unless somebody's own or an edited one is there; its checksum."""
-    path = folder / EXAMPLE
+def place_example(folder: Path) -> dict[str, str]:
+    """Put the example beside the files; its name and checksum, for the manifest.
+
+    One that us3l did not write, or that was edited, stays as it is, and the manifest does not name it.
+    """
+    path, ours = folder / EXAMPLE, checksum(Path(example.__file__))
     written = read_bundle(folder, check=False).others.get(EXAMPLE) if (folder / MANIFEST).exists() else None
     if not path.exists() or checksum(path) == written:
         with replacing(path) as temporary:
             shutil.copyfile(example.__file__, temporary)
-    return checksum(path)
+    return {EXAMPLE: ours} if checksum(path) == ours else {}

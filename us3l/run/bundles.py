@@ -82,7 +82,7 @@ def add_entry(new: Bundle) -> Bundle:
 
     Args:
         new: the networks to add, whose files are already in the folder. They take the place of those of the same keys
-            and of those whose files theirs have replaced.
+            and of those whose files theirs have replaced. Its other files are those of the whole bundle.
 
     Returns:
         The whole bundle.
@@ -94,7 +94,7 @@ def add_entry(new: Bundle) -> Bundle:
         names = {name for entry in new.entries for name in entry.files}
         kept = [entry for entry in bundle.entries if entry.key not in keys and names.isdisjoint(entry.files)]
         entries = sorted([*kept, *new.entries], key=lambda entry: entry.key)
-        bundle = replace(bundle, entries=entries, others=bundle.others | new.others)
+        bundle = replace(bundle, entries=entries, others=new.others)
         write_bundle(bundle)
     return bundle
 
