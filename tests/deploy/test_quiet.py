@@ -1,4 +1,4 @@
-"""Nothing is sent and no id is kept: exports and profiles in a process that sees every connection."""
+"""Nothing is sent and no id is kept: commands in a process that sees every connection."""
 
 import os
 import shutil
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import us3l
+from tests.shapes import write_voc
 
 WATCHED = """
 import socket, sys
@@ -19,7 +20,11 @@ def refuse(*given, **named):
     raise OSError("no network here")
 
 class Socket(socket.socket):
-    connect = connect_ex = sendto = refuse
+    connect_ex = sendto = refuse
+
+    def connect(self, address):
+        # The processes of this machine that read images talk to each other.
+        super().connect(address) if self.family == socket.AF_UNIX else refuse(address)
 
 socket.socket = Socket
 socket.getaddrinfo = socket.gethostbyname = socket.create_connection = refuse
@@ -42,12 +47,23 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_exports_and_profiles_send_nothing_and_keep_no_id(run, tmp_path):
+def test_commands_send_nothing_and_keep_no_id(run, tmp_path):
     pytest.importorskip("nncf", reason="needs us3l[deploy]")
     pytest.importorskip("onnxruntime", reason="needs us3l[deploy]")
     home, caches, trace = tmp_path / "home", tmp_path / "caches", tmp_path / "trace"
     home.mkdir()
+    new, boxes = tmp_path / "new", write_voc(tmp_path / "boxes", trainval=2, test=1)
     commands = [
+        f"pretrain digits --out {new} --accelerator cpu --base 8 --size 8 --batch-size 16 --images 32 --epochs 1 "
+        "--hidden 16 --predictor 16 --dim 8",
+        f"evaluate {new} --widths 1 --train-images 40 --test-images 30 --no-floor",
+        f"report {new}",
+        f"pick {new} --macs 1e9",
+        f"compare {new} --out {new}/table.png",
+        f"detect {new} --data {boxes} --width 1 --steps 1 --batch 2 --image-size 24 --channels 8 --regions 16 "
+        "--device cpu",
+        "recipes",
+        "backbones",
         f"export {run} --width 0.5 --data digits --format torch onnx openvino",
         f"export {run} --width 0.5 --data digits --format onnx openvino --int8",
         f"profile {run} --widths 0.5 --repeats 1 --threads 1 --backends torch onnx openvino",

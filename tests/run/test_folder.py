@@ -1,7 +1,9 @@
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,22 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):
     assert not (tmp_path / "a.json").is_symlink()
 
 
+@contextmanager
+def within(seconds):
+    """An error, instead of a test that waits for ever."""
+
+    def late(*_):
+        raise TimeoutError(f"not done in {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize(
     "name",
@@ -139,7 +157,7 @@ def test_pipes_and_devices_are_not_waited_for(run, kind, name):
         "eval/digits.json": lambda: run.evaluations,
         "config.yaml": lambda: read_plain(path),
     }
-    with pytest.raises(UserError, match=r"not a regular file|leads out of"):
+    with pytest.raises(UserError, match=r"not a regular file|leads out of"), within(20):
         readers.get(name, lambda: load(run.model))()
 
 
@@ -147,6 +165,7 @@ def test_a_full_disk_is_an_error_of_the_system_with_the_name_of_the_file(tmp_pat
     """In a process of its own, which may not write files of more than 10,000 bytes."""
     code = """
 import resource, signal, sys, torch
+from contextlib import contextmanager
 from pathlib import Path
 from us3l.storage import write_tensors
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

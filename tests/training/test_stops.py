@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,29 @@ def wait_for_steps(process, folder):
         time.sleep(0.05)
 
 
+def readers(process):
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+
+def assert_readers_are_deaf(process):
+    """Of those that are there: whether a run survives one that is not depends on the batches that it has by then."""
+    heard = {}
+    while not heard and process.poll() is None:  # each epoch has readers of its own
+        for child in readers(process):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                status = Path(f"/proc/{child}/status").read_text()
+                blocked = int(status.split("SigBlk:")[1].split()[0], 16)
+                heard[child] = not blocked >> (signal.SIGTERM - 1) & 1
+    assert heard
+    assert not any(heard.values())
+
+
 def test_a_group_that_is_told_to_stop_saves_and_goes_on_to_the_same_bits(photos, tmp_path):
     """The reading processes died first, and the run with them: no checkpoint, a traceback."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     process = start(photos, "--out", stopped, *SETTINGS)
     wait_for_steps(process, stopped)
+    assert_readers_are_deaf(process)
     os.killpg(process.pid, signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
@@ -64,8 +83,7 @@ def test_a_reading_process_that_is_killed_is_one_line(photos, tmp_path):
     process = start(photos, "--out", tmp_path / "run", *SETTINGS)
     wait_for_steps(process, tmp_path / "run")
     for _ in range(200):  # each epoch has readers of its own, so the one found may be at its end
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for child in children:
+        for child in readers(process):
             os.kill(int(child), signal.SIGKILL)
         if process.poll() is not None:
             break
