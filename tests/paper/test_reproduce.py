@@ -2,7 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+import us3l
 from us3l.errors import UserError
+from us3l.objective.scaling import momentum
 from us3l.paper.cases import case
 from us3l.paper.reproduce import (
     ABLATION,
@@ -61,6 +63,10 @@ def test_scales_for_cpus_are_the_papers_runs_scaled_down():
         assert vit.optimiser.warmup / vit.epochs == pytest.approx(40 / 300)
         assert vit.objective.teacher_momentum is None
     assert PAPER.recipe("cifar-resnet18") == CIFAR
+    usual, longer = (case(f"main-cifar100/{number}").at_scale("small") for number in (9, 10))  # 400 and 800 epochs
+    steps = [38_800 * recipe.epochs / 11 for recipe in (usual, longer)]
+    for recipe, count in zip((usual, longer), steps, strict=True):
+        assert momentum(recipe.objective.teacher_memory, count) == pytest.approx(0.99)
     assert SMALL.epochs * (SMALL.images // 128) == 2145
     for number in (1, 3, 7, 19, 22, 23, 28):  # the guidelines at small scale
         found = chosen_rows(entries("app-ablation", SMALL), [number])
@@ -146,5 +152,9 @@ def test_effort_is_the_papers_count_of_networks():
 def test_unknown_tables_and_rows_are_named():
     with pytest.raises(UserError, match="no table 'main' can be reproduced: choose from main-cifar100"):
         entries("main", MINI)
+    with pytest.raises(UserError, match="unknown `scale` 'smal': did you mean 'small'"):
+        us3l.reproduce("steps", scale="smal")
+    with pytest.raises(UserError, match="unknown `scale` 'smal'"):
+        case("app-ablation/1").at_scale("smal")
     with pytest.raises(UserError, match="no row 30: the table has rows 1 to 28"):
         chosen_rows(entries("app-ablation", MINI), [30])

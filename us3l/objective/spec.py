@@ -167,8 +167,12 @@ class Objective:
             ),
             f"samples={self.samples} must be at least 1": self.samples >= 1,
             f"full_alone={self.full_alone} must be a share of training, from 0 to 1": 0 <= self.full_alone <= 1,
-            f"lowest_from={self.lowest_from} must be a share of training, from {alone:g}, when sub-networks begin, "
-            "to 1, and it needs gradual": self.lowest_from is None or (self.gradual and alone <= self.lowest_from <= 1),
+            "lowest_from says how fast the narrowest width is lowered: it needs gradual": (
+                self.lowest_from is None or self.gradual
+            ),
+            f"lowest_from={self.lowest_from} must be a share of training, from {alone:g}, when sub-networks begin, to 1": (
+                self.lowest_from is None or alone <= self.lowest_from <= 1
+            ),
             f"fixed_widths={self.fixed_widths} must be at least one width above 0 and at most 1": (
                 self.fixed_widths is None
                 or (len(self.fixed_widths) > 0 and all(0 < width <= 1 for width in self.fixed_widths))

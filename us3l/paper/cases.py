@@ -8,7 +8,7 @@ from typing import Any
 
 from us3l.errors import UserError
 from us3l.objective.methods import PLAIN
-from us3l.paper.scales import SCALES, ScaleName
+from us3l.paper.scales import ScaleName, scale_of
 from us3l.paper.tables import Row, table
 from us3l.training.recipes import Recipe, named, twin
 
@@ -33,16 +33,17 @@ class Case:
         """Another recipe with this case's method, objective and backbone."""
         changed = recipe.with_method(self.method) if self.method else recipe
         changed = changed.with_objective(**self.objective)
-        backbone = named(self.recipe).network.backbone
+        backbone, memory = named(self.recipe).network.backbone, changed.objective.teacher_memory
         return replace(
-            changed, network=replace(changed.network, backbone=backbone), epochs=self.longer * changed.epochs
+            changed,
+            network=replace(changed.network, backbone=backbone),
+            objective=replace(changed.objective, teacher_memory=memory / self.longer),  # of as many steps
+            epochs=self.longer * changed.epochs,
         )
 
     def at_scale(self, scale: ScaleName) -> Recipe:
         """The recipe of this row as the paper has it, its twin for CPUs, or that of `us3l reproduce` at small scale."""
-        if scale == "small":
-            return self.apply(SCALES[scale].recipe(self.recipe))
-        return self.apply(named(self.recipe if scale == "paper" else twin(self.recipe)))
+        return self.apply(named(twin(self.recipe)) if scale == "mini" else scale_of(scale).recipe(self.recipe))
 
 
 def loss_design(row: Row) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from us3l.data.named import is_there
 from us3l.errors import UserError
 from us3l.files import Taken, locked, read_json, write_json
 from us3l.paper.reproduce import PaperCell, Pretraining, chosen_rows, entries, jobs_of
-from us3l.paper.scales import SCALES, ScaleName
+from us3l.paper.scales import ScaleName, scale_of
 from us3l.paper.workspace import Workspace
 from us3l.progress import Progress
 from us3l.run.detections import DETECTOR, detection_stem, ended
@@ -88,7 +88,7 @@ def plan_table(
     """
     if seeds < 1:
         raise UserError(f"`seeds` must be at least 1, not {seeds}")
-    size = SCALES[scale]
+    size = scale_of(scale)
     figures = entries(table, size)
     wanted = chosen_rows(figures, rows)
     place = Workspace(Path(out) / scale, size, data or {})

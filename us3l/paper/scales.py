@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from us3l.errors import UserError, did_you_mean
 from us3l.evaluation.protocols import Protocol
 from us3l.training.recipes import Recipe, named, twin
 
@@ -82,3 +83,10 @@ SCALES: dict[ScaleName, Scale] = {
     ),
     "paper": Scale("the paper's scale", protocol="paper"),
 }
+
+
+def scale_of(name: str) -> Scale:
+    """A scale by its name."""
+    if name not in SCALES:
+        raise UserError(f"unknown `scale` {name!r}: {did_you_mean(name, SCALES)}")
+    return SCALES[name]  # type: ignore[index]

@@ -51,7 +51,7 @@ def reproduce(
 
     Args:
         table: its name, see `us3l reproduce --help`.
-        scale: runs for CPUs, of minutes ("mini") or of an hour ("small"), or all as the paper has it ("paper").
+        scale: runs for CPUs, of 230 steps ("mini") or 2,145 ("small"), or all as the paper has it ("paper").
         rows: those to train, by their numbers from 1 (default: all).
         seeds: train each row with this many seeds.
         out: folder of all runs and tables.
