@@ -180,7 +180,7 @@ def test_nonsense_is_refused():
         ({"relation_temperature": 0.0}, "relation_temperature=0.0 must be positive"),
         ({"sub_weight": 0.0}, "sub_weight=0.0"),
         ({"full_alone": 1.5}, "full_alone=1.5 must be a share"),
-        ({"lowest_from": 0.2}, "from 0.25, when sub-networks begin"),
+        ({"lowest_from": 0.2}, "from 0.25, when sub-networks"),
         ({"lowest_from": 0.5, "gradual": False}, "it needs gradual"),
     ]:
         with pytest.raises(UserError, match=message):

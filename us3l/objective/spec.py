@@ -170,7 +170,7 @@ class Objective:
             "lowest_from says how fast the narrowest width is lowered: it needs gradual": (
                 self.lowest_from is None or self.gradual
             ),
-            f"lowest_from={self.lowest_from} must be a share of training, from {alone:g}, when sub-networks begin, to 1": (
+            f"lowest_from={self.lowest_from} must be a share of a run from {alone:g}, when sub-networks begin, to 1": (
                 self.lowest_from is None or alone <= self.lowest_from <= 1
             ),
             f"fixed_widths={self.fixed_widths} must be at least one width above 0 and at most 1": (

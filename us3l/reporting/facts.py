@@ -130,7 +130,8 @@ def method_of(recipe: Recipe) -> str | None:
 
 def composition(recipe: Recipe) -> str:
     objective = recipe.objective
-    return f"base loss {objective.base_loss}, distillation {objective.distill_loss} through head {objective.head}"
+    losses = " + ".join(objective.sub_losses)
+    return f"base loss {objective.base_loss}, sub-networks' loss {losses} through head {objective.head}"
 
 
 def headlines(found: Sequence[EvaluationRecord]) -> list[Facts]:
