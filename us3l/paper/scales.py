@@ -89,4 +89,4 @@ def scale_of(name: str) -> Scale:
     """A scale by its name."""
     if name not in SCALES:
         raise UserError(f"unknown `scale` {name!r}: {did_you_mean(name, SCALES)}")
-    return SCALES[name]  # type: ignore[index]
+    return SCALES[name]
