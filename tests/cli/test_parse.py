@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Literal
 
 import pytest
 
@@ -60,3 +61,21 @@ def test_only_widths_end_with_x(capsys):
     with pytest.raises(SystemExit):
         parse(Evaluate, "evaluate", "runs/a --lr 0.5x".split())
     assert "0.5x" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Optional:
+    count: int | None = 3
+    kind: Literal["a", "b"] | None = None
+    widths: Literal["all"] | tuple[float, ...] | None = None
+
+
+def test_what_may_be_none_is_named_by_what_else_it_is(capsys):
+    assert parse(Optional, "test", "--count None --kind b --widths 1 0.5".split()) == Optional(None, "b", (1.0, 0.5))
+    assert parse(Optional, "test", "--kind None --widths None".split(), Optional(4, "a", "all")) == Optional(4)
+    with pytest.raises(SystemExit):
+        parse(Optional, "test", ["--help"])
+    told = capsys.readouterr().out
+    assert "--count INT" in told
+    assert "--kind {a,b}" in told
+    assert "{None" not in told

@@ -31,10 +31,9 @@ class Backbones:
     """Widths to show."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     command = parse(Backbones, "backbones", arguments)
     from us3l.console import Console
     from us3l.reporting.known import backbones_table
 
     Console().print(backbones_table(**vars(command)))
-    return 0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
-
-from us3l.cli.parse import parse
+from us3l.cli.parse import RunArguments, parse
 from us3l.errors import UserError
 
 
@@ -25,7 +23,7 @@ class Compare:
       us3l compare runs/us3l runs/us-simsiam --metric knn
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    runs: RunArguments
     """Folders of evaluated runs."""
     data: str | None = None
     """The evaluation to compare, by its name in eval/ (default: the one that all runs have, by the fast protocol
@@ -38,7 +36,7 @@ class Compare:
     """Replace files of the same name."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     command = parse(Compare, "compare", arguments)
     from us3l.console import Console
     from us3l.reporting.comparison import check_free, write_comparison
@@ -58,4 +56,3 @@ def main(arguments: list[str]) -> int:
         console.say(f"take care: {difference}", style="yellow")
     for path in command.out:
         console.say(f"written: {path}")
-    return 0

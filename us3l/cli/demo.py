@@ -22,7 +22,7 @@ class Demo:
     """The run's folder (default: runs/demo, or the next free name)."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     command = parse(Demo, "demo", arguments)
     from us3l.cli import evaluate, report
     from us3l.cli.screen import CommandScreen
@@ -47,4 +47,3 @@ What next:
   {us3l} pretrain PHOTOS/ --out runs/mine
       your own folder of images; labels are not needed"""
     )
-    return 0

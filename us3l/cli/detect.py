@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from us3l.cli.parse import parse
+from us3l.cli.parse import RunArgument, parse
 from us3l.evaluation.detection.settings import DetectionSettings
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ class Detect:
       us3l detect runs/photos --data my-boxes/ --width 0.25 --steps 500 --batch 4 --image-size 128 --channels 32 --floor
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunArgument
     """A run's folder, or a model's."""
     data: str
     """Images with boxes: voc, coco or a folder."""
@@ -46,7 +44,7 @@ class Detect:
     settings: DetectionSettings = field(default_factory=DetectionSettings)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     command = parse(Detect, "detect", arguments)
     from us3l.cli.screen import CommandScreen
     from us3l.evaluation.detection.objects import detect_objects
@@ -54,7 +52,6 @@ def main(arguments: list[str]) -> int:
 
     screen = CommandScreen()
     show(screen, detect_objects(**vars(command) | {"run": Run(command.run)}, progress=screen))
-    return 0
 
 
 def show(screen: CommandScreen, detected: Detected) -> None:

@@ -29,7 +29,7 @@ class Download:
     """Where to put them (default: the environment's US3L_DATA, else ./data)."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     command = parse(Download, "download", arguments)
     from us3l.console import Console
     from us3l.data.named import download, open_named
@@ -37,4 +37,3 @@ def main(arguments: list[str]) -> int:
     for name in command.names:
         folder = download(name, command.data_root)
         Console().say(f"{folder}: {len(open_named(name, command.data_root)):,} images")
-    return 0

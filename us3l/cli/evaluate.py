@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from us3l.cli.parse import parse
+from us3l.cli.parse import RunArgument, parse
 from us3l.evaluation.settings import EvaluationSettings
 from us3l.run.folder import Product
 
@@ -40,7 +38,7 @@ class Evaluate:
       us3l evaluate runs/photos --data more-photos/ --widths 1 0.25
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunArgument
     """A run's folder, or a model's."""
     data: str | None = None
     """Labelled images (default: those that the run was trained on)."""
@@ -64,7 +62,7 @@ class Evaluate:
     settings: EvaluationSettings = field(default_factory=EvaluationSettings)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     command = parse(Evaluate, "evaluate", arguments)
     from us3l.cli import report
     from us3l.cli.screen import CommandScreen
@@ -78,7 +76,6 @@ def main(arguments: list[str]) -> int:
     record = evaluate(run, **given, **vars(command.settings), progress=screen)
     show(screen, run, record)
     report.renew(command.run)
-    return 0
 
 
 def show(screen: CommandScreen, run: Run, record: EvaluationRecord) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from us3l.cli.parse import parse
+from us3l.cli.parse import RunArgument, parse
 from us3l.run.bundles import Format
 from us3l.run.folder import Product
 
@@ -27,7 +24,7 @@ class Export:
       us3l export runs/photos --widths 0.5 --format onnx --head probe
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunArgument
     """A run's folder, or a model's."""
     widths: tuple[float, ...]
     """One width or several."""
@@ -49,7 +46,7 @@ class Export:
     """Replace files of the same name."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     command = parse(Export, "export", arguments)
     from us3l.cli.screen import CommandScreen
     from us3l.deploy.exporting import Exported, export_run
@@ -68,4 +65,3 @@ def main(arguments: list[str]) -> int:
             screen.console.print(exported_table(exported))
             images = exported.networks[0][1].images
             screen.say(f"proved on {images}; written: {exported.folder}, with manifest.json and example.py")
-    return 0

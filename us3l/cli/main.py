@@ -100,4 +100,4 @@ def run(name: str, arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}: {did_you_mean(name, COMMANDS)} See --help")
     keep_freed_memory()
-    return import_module(f"us3l.cli.{name}").main(arguments)
+    return import_module(f"us3l.cli.{name}").main(arguments) or 0

@@ -9,17 +9,24 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
+from functools import reduce
 from inspect import cleandoc
+from operator import or_
 from pathlib import Path
 from textwrap import wrap
-from typing import TypeVar, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from us3l.errors import UserError
 
 T = TypeVar("T")
+RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+RunArguments = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+TYPES = ConstructorRegistry()
 
 
 def program() -> str:
@@ -48,7 +55,25 @@ def parse(kind: type[T], command: str, arguments: list[str], default: T | None =
             args=given,
             default=tyro.MISSING_NONPROP if default is None else default,
             config=settings,
+            registry=TYPES,
         )
+
+
+@TYPES.primitive_rule
+def optional(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """What may be None is shown in the help as what else it is: `INT`, not `{None}|INT`. One can still type None."""
+    others = tuple(choice for choice in get_args(kind.type) if choice is not NoneType)
+    if len(others) == len(get_args(kind.type)):
+        return None
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(reduce(or_, others), kind.markers))
+    assert isinstance(spec, PrimitiveConstructorSpec)
+    return replace(
+        spec,
+        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
+        choices=spec.choices and (*spec.choices, "None"),
+    )
 
 
 @contextmanager

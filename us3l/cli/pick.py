@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import tyro
-
-from us3l.cli.parse import parse, program
+from us3l.cli.parse import RunArgument, parse, program
 
 if TYPE_CHECKING:
     from us3l.deploy.picking import Picked
@@ -29,7 +26,7 @@ class Pick:
       us3l pick runs/photos --size-mb 0.25 --memory-mb 0.1 --accuracy-at-least 40 --json
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunArgument
     """A run's folder, or a model's."""
     latency_ms: float | None = None
     """Most milliseconds for one batch."""
@@ -72,22 +69,14 @@ def show(command: Pick, picked: Picked) -> None:
     from us3l.reporting.deployed import picked_table
 
     console = Console()
-    choice, accuracies, found = picked.choice, picked.accuracies, picked.to_plain()
-    width, backend = found["width"], found["backend"]
-    on = f" on {found['device']}, {backend}, batch {found['batch']}, {found['percentile']}" if backend else ""
-    if choice.fits:
-        console.say(f"{width:g}x{on}: the best within the budget, by {found['ranked_by']}", style="bold")
-    else:
-        console.print(f"nothing fits; the nearest is {width:g}x{on}, by {found['ranked_by']}")
+    choice, accuracies, backend = picked.choice, picked.accuracies, picked.to_plain()["backend"]
+    console.say(picked.title, style="bold" if picked.fits else None)
     console.print(picked_table(picked))
     if not choice.by_accuracy:
         console.say(f"no width was evaluated or compared with the full network: {program()} profile {command.run}")
     if choice.unknown and accuracies and accuracies.metric != "agreement":
-        console.print(
-            f"{choice.unknown:g}x also fits but was not evaluated: "
-            f"{program()} evaluate {command.run} --widths {choice.unknown:g}",
-            soft_wrap=True,
-        )
+        evaluate = f"{program()} evaluate {command.run} --widths {choice.unknown:g}"
+        console.say(f"{choice.unknown:g}x also fits but was not evaluated: {evaluate}")
     if choice.fits:
         kind = f" --format {backend}" if backend in ("onnx", "openvino") else ""
-        console.print(f"next: {program()} export {command.run} --widths {width:g}{kind}", soft_wrap=True)
+        console.say(f"next: {program()} export {command.run} --widths {picked.width:g}{kind}")

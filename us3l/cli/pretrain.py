@@ -58,10 +58,10 @@ class Pretrain:
     machine: Machine = field(default_factory=Machine)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     if "-h" in arguments or "--help" in arguments:
         print(HELP.read_text(encoding="utf-8"), end="")
-        return 0
+        return
     command = parsed(["--help" if argument == "--help-all" else argument for argument in arguments])
     from us3l.cli import report
     from us3l.cli.screen import CommandScreen
@@ -74,7 +74,6 @@ def main(arguments: list[str]) -> int:
     if not was_finished and is_first_rank():
         report.after(run.folder)
         screen.say(next_steps(run.folder, config.recipe.network))
-    return 0
 
 
 def parsed(arguments: list[str]) -> Pretrain:

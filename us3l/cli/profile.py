@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
-
-from us3l.cli.parse import parse
+from us3l.cli.parse import RunArgument, parse
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class ProfileCommand:
       us3l profile runs/photos --device-profile phone.csv      # columns: width,backend,batch,p50_ms,p95_ms
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunArgument
     """A run's folder, or a model's."""
     widths: Literal["all"] | tuple[float, ...] | None = None
     """Widths to time, or "all" distinct ones (default: the paper's nine, and those that were evaluated)."""
@@ -49,7 +47,7 @@ class ProfileCommand:
     """Replace an earlier profile of that device."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     command = parse(ProfileCommand, "profile", arguments)
     from us3l.cli import report
     from us3l.cli.screen import CommandScreen
@@ -67,4 +65,3 @@ def main(arguments: list[str]) -> int:
         screen.say(f"agreement: nearest neighbours shared with the full network, {profile.agreement.images} images")
     screen.say(f"written: {picture.with_suffix('')}.csv, .json and .png")
     report.renew(command.run)
-    return 0

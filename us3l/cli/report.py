@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from us3l.cli.parse import parse, program
+from us3l.cli.parse import RunArguments, parse, program
 from us3l.cli.screen import CommandScreen, as_typed
 from us3l.streams import one_line
 
@@ -26,7 +23,7 @@ class Report:
       us3l report runs/photos --no-images --out to-share.html
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    runs: RunArguments
     """Folders of runs, finished or not."""
     out: Path | None = None
     """The page (default, for one run: RUN/report.html, which is replaced)."""
@@ -40,14 +37,13 @@ class Report:
     """Where data sets that have a name lie (default: the environment's US3L_DATA, else ./data)."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     command = parse(Report, "report", arguments)
     from us3l.verbs import report
 
     settings = {name: value for name, value in vars(command).items() if name != "runs"}
     screen = CommandScreen()
     screen.say(f"written: {report(*command.runs, **settings, progress=screen, typed=as_typed)}")
-    return 0
 
 
 def after(folder: Path) -> None:

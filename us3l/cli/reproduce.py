@@ -91,17 +91,13 @@ def sources(given: Sequence[str]) -> dict[str, str]:
 
 def show_plan(screen: CommandScreen, plan: Plan) -> None:
     """The runs, their cost in epochs of the full network, and what is left to do."""
-    from us3l.progress import clock
-    from us3l.reporting.reproduction import jobs_table
+    from us3l.reporting.reproduction import jobs_table, what_is_left
 
     for data in plan.absent:
         screen.say(f"{data} is not here, so its figures stay empty: --data {data}=PATH", style="yellow")
     screen.console.print(plan.place.scale.about, style="italic")
     screen.console.print(jobs_table(plan))
-    text = f"{len(plan.jobs)} runs; left to train: as much as {plan.effort:.0f} epochs of the full network alone"
-    if seconds := plan.seconds:
-        text += f", about {clock(seconds)} at the pace of the runs that are done"
-    screen.console.print(text)
+    screen.console.print(what_is_left(plan))
 
 
 def show(screen: CommandScreen, made: Reproduction) -> None:

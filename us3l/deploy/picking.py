@@ -43,6 +43,16 @@ class Picked:
         """What "best" means here: an accuracy and its data, or just the width."""
         return self.accuracies.described if self.choice.by_accuracy and self.accuracies else "width"
 
+    @property
+    def title(self) -> str:
+        """The choice in one sentence."""
+        plain = self.to_plain()
+        on = "{device}, {backend}, batch {batch}, {percentile}".format(**plain)
+        width = f"{self.width:g}x on {on}" if plain["backend"] else f"{self.width:g}x"
+        if self.fits:
+            return f"{width}: the best within the budget, by {self.ranked_by}"
+        return f"nothing fits; the nearest is {width}, by {self.ranked_by}"
+
     def to_plain(self) -> dict[str, Any]:
         """The choice for machines."""
         chosen = self.choice.candidate

@@ -18,6 +18,7 @@ from us3l.errors import UserError
 from us3l.files import write_text
 from us3l.paper.plans import Plan
 from us3l.paper.workspace import Found, Workspace, disagreements
+from us3l.progress import clock
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,6 +134,14 @@ def jobs_table(plan: Plan) -> Table:
         images = "all" if job.recipe.images is None else f"{job.recipe.images:,}"
         table.add_row(job.name, images, f"{job.effort:.1f}", plan.state(job))
     return table
+
+
+def what_is_left(plan: Plan) -> str:
+    """How many runs a table needs, and what it costs to train those that are missing."""
+    text = f"{len(plan.jobs)} runs; left to train: as much as {plan.effort:.0f} epochs of the full network alone"
+    if seconds := plan.seconds:
+        text += f", about {clock(seconds)} at the pace of the runs that are done"
+    return text
 
 
 def reproduction_table(found: Sequence[Found], title: str) -> Table:
