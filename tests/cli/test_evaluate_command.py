@@ -49,7 +49,7 @@ def photos(tmp_path):
 
 
 def evaluate(run, *arguments):
-    assert main([str(run), *map(str, arguments)]) == 0
+    main([str(run), *map(str, arguments)])
     return {path.name for path in (run / "eval").iterdir()}
 
 
