@@ -120,8 +120,14 @@ def test_of_several_protocols_the_fast_one_counts(tmp_path, capsys):
 
 def test_runs_that_cannot_be_compared(runs, tmp_path):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "other" / "eval").mkdir(parents=True)
-    (tmp_path / "other" / "eval" / "birds.json").write_text('{"widths": [{"width": 1.0, "params": 1, "macs": 1}]}')
+    cost = {"width": 1.0, "params": 1, "macs": 1}
+    for name, data, found in [
+        ("other", "birds", {"knn": 9}),
+        ("tuned", "birds", {"finetuned": 9}),
+        ("free", "photos", {}),
+    ]:
+        (tmp_path / name / "eval").mkdir(parents=True)
+        (tmp_path / name / "eval" / f"{data}.json").write_text(json.dumps({"widths": [cost | found]}))
     (tmp_path / "bad" / "eval").mkdir(parents=True)
     (tmp_path / "bad" / "eval" / "photos.json").write_text('{"widths": 3}')
     copy = (tmp_path / "first" / "eval" / "photos.json").read_text()
@@ -135,7 +141,8 @@ def test_runs_that_cannot_be_compared(runs, tmp_path):
         ([*runs, "--data", "birds"], "has no evaluation 'birds', only more, photos"),
         ([runs[0], runs[0], "--data", "photos"], "given twice"),
         ([runs[0], str(tmp_path / "bad"), "--data", "photos"], "must be a list"),
-        ([str(tmp_path / "other")], "no kind of accuracy in common"),
+        ([str(tmp_path / "other"), str(tmp_path / "tuned")], "no kind of accuracy in common"),
+        ([runs[0], str(tmp_path / "free")], "free has no evaluation"),  # with labels
         ([*runs, "--data", "photos", "--metric", "finetuned"], "none of the runs has an accuracy by fine-tuning"),
     ]:
         with pytest.raises(UserError, match=message):
