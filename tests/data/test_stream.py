@@ -11,12 +11,12 @@ import pytest
 import torch
 from PIL import Image
 
-from us3l.data import stream
+from us3l.data import reading
 from us3l.data.images import Step
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, find, load
 from us3l.data.spec import Views
-from us3l.data.stream import default_workers
+from us3l.data.workers import default_workers
 from us3l.errors import UserError
 
 VIEWS = Views(size=16, blur=0.5)
@@ -192,14 +192,14 @@ def test_workers_do_not_finalise_what_their_parent_left(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collected = tmp_path / "collected"
-    decoded = stream.attempt
+    decoded = reading.decode
 
-    def collecting(*arguments: Any) -> Any:
+    def collecting(*arguments: Any, **options: Any) -> Any:
         gc.collect()
         collected.touch()
-        return decoded(*arguments)
+        return decoded(*arguments, **options)
 
-    monkeypatch.setattr(stream, "attempt", collecting)
+    monkeypatch.setattr(reading, "decode", collecting)
     files, traps = find(photos, "all"), tmp_path / "traps"
     traps.mkdir()
     gc.disable()

@@ -3,12 +3,15 @@
 import os
 import re
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from stat import S_ISREG
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 Encoded = Path | bytes | np.ndarray | Image.Image | None
 """An image file, its bytes, pixels that need no decoding, an image that Pillow opened, or None where there should have
@@ -28,6 +31,10 @@ MOST_SCANNED = 2**30
 """Of a progressive JPEG: scans, of which ten are usual; and pixels times scans, a second's work or two."""
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]", re.DOTALL)
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
+REDUCED = ("JPEG", "MPO")  # formats that can be decoded at a fraction of their size
+SIDEWAYS = (5, 6, 7, 8)  # orientations of a camera that was turned by a quarter
+
+_quick = False
 
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what counts is whether an image can be decoded
 
@@ -36,10 +43,18 @@ class Damaged(Exception):
     """The image cannot be used; the message says why."""
 
 
-def decode(encoded: Encoded, size: int | None) -> np.ndarray:
-    """Upright RGB pixels, H x W x 3 uint8; with a `size`, the centre square of the image resized to that side.
+def decode(encoded: Encoded, size: int | None = None, by: int = 1) -> np.ndarray:
+    """Upright RGB pixels, H x W x 3 uint8.
 
     Transparent images are laid on white, 16-bit ones scaled to 8 bits; of an animation the first frame is taken.
+
+    Args:
+        encoded: The image.
+        size: Make it the centre square of the image, resized to this side.
+        by: Of a JPEG, decode only every second, fourth or eighth pixel of its rows and columns, which is quicker.
+
+    Raises:
+        Damaged: It cannot be used.
     """
     if encoded is None:
         raise Damaged("no image bytes")
@@ -51,16 +66,79 @@ def decode(encoded: Encoded, size: int | None) -> np.ndarray:
     from us3l.data import sandbox
 
     if sandbox.wanted() and not isinstance(encoded, Image.Image):
-        return sandbox.decode_in_child(encoded, size)
-    return decode_here(encoded, size)
+        return sandbox.decode_in_child(encoded, size, by)
+    return decode_here(encoded, size, by)
 
 
-def decode_here(encoded: Path | bytes | Image.Image, size: int | None) -> np.ndarray:
+def decode_here(encoded: Path | bytes | Image.Image, size: int | None, by: int = 1) -> np.ndarray:
     """What `decode` does, in this process."""
-    try:
-        if isinstance(encoded, Image.Image):
-            pixels = rgb(ImageOps.exif_transpose(encoded))
-            return np.asarray(_square(pixels, size) if size else pixels)
+    if isinstance(encoded, Image.Image):
+        with _reasons():
+            upright = rgb(ImageOps.exif_transpose(encoded))
+            return np.asarray(upright if size is None else _square(upright, size))
+    with _opened(encoded) as image:
+        if size is None and by == 1 and (pixels := _quick_jpeg(image, encoded)) is not None:
+            return pixels
+        # Large JPEGs are decoded at a fraction of their size.
+        if size is not None:
+            image.draft(None, (2 * size, 2 * size))
+        elif by > 1:
+            image.draft(None, (image.width // by, image.height // by))
+        _check_pixels(*image.size)
+        upright = rgb(image if _orientation(image) == 1 else ImageOps.exif_transpose(image))
+        return np.asarray(upright if size is None else _square(upright, size))
+
+
+def measure(encoded: Encoded) -> tuple[int, int]:
+    """The height and width of an image that is turned upright, before its pixels are decoded.
+
+    Raises:
+        Damaged: It cannot be used.
+    """
+    if encoded is None:
+        raise Damaged("no image bytes")
+    if isinstance(encoded, np.ndarray):
+        return encoded.shape[0], encoded.shape[1]
+    from us3l.data import sandbox
+
+    if sandbox.wanted() and not isinstance(encoded, Image.Image):
+        return sandbox.measure_in_child(encoded)
+    return measure_here(encoded)
+
+
+def measure_here(encoded: Path | bytes | Image.Image) -> tuple[int, int]:
+    """What `measure` does, in this process."""
+    if isinstance(encoded, Image.Image):
+        with _reasons():
+            return _upright_size(encoded)
+    with _opened(encoded) as image:
+        if image.format not in REDUCED:  # Pillow may have to decode them to find out how they were turned
+            _check_pixels(*image.size)
+        return _upright_size(image)
+
+
+def _upright_size(image: Image.Image) -> tuple[int, int]:
+    width, height = image.size
+    return (width, height) if _orientation(image) in SIDEWAYS else (height, width)
+
+
+def fetch(encoded: Encoded) -> Encoded:
+    """An image file's bytes, to be read once; anything else as it is.
+
+    Raises:
+        Damaged: It cannot be read.
+    """
+    if not isinstance(encoded, Path):
+        return encoded
+    with _reasons():
+        _check_file(os.stat(encoded))
+        return encoded.read_bytes()
+
+
+@contextmanager
+def _opened(encoded: Path | bytes) -> Iterator[Image.Image]:
+    """The image, its header read; what goes wrong inside is told as damage."""
+    with _reasons():
         if isinstance(encoded, Path):
             _check_file(os.stat(encoded))
         elif len(encoded) > LARGEST_FILE:
@@ -69,11 +147,14 @@ def decode_here(encoded: Path | bytes | Image.Image, size: int | None) -> np.nda
         with Image.open(BytesIO(encoded) if isinstance(encoded, bytes) else encoded, formats=FORMATS) as image:
             if image.info.get("progressive"):
                 _check_scans(content(encoded), *image.size)
-            if size:
-                image.draft(None, (2 * size, 2 * size))  # large JPEGs are decoded at a fraction of their size
-            _check_pixels(*image.size)
-            upright = rgb(ImageOps.exif_transpose(image))
-        return np.asarray(_square(upright, size) if size else upright)
+            yield image
+
+
+@contextmanager
+def _reasons() -> Iterator[None]:
+    """Whatever is raised inside becomes `Damaged`, with a line that says why."""
+    try:
+        yield
     except Damaged:
         raise
     except UnidentifiedImageError:
@@ -83,12 +164,46 @@ def decode_here(encoded: Path | bytes | Image.Image, size: int | None) -> np.nda
         raise Damaged(message.splitlines()[0] if message else type(error).__name__) from error
 
 
-def attempt(encoded: Encoded, size: int | None) -> np.ndarray | Damaged:
-    """The pixels of an image, or why there are none."""
+def _orientation(image: Image.Image) -> int:
+    return image.getexif().get(ExifTags.Base.Orientation, 1)
+
+
+def quicken() -> None:
+    """From now on let torchvision decode JPEGs in this process: the same pixels, a seventh quicker.
+
+    It tells standard error what it thinks of damaged files, so this is for processes of which nobody reads that.
+    """
+    global _quick
+    _quick = True
+
+
+@cache
+def quick_decoder() -> Callable[[bytes], np.ndarray] | None:
+    """torchvision's decoder of JPEGs, as long as it has one: later versions may not."""
     try:
-        return decode(encoded, size)
-    except Damaged as error:
-        return error
+        from torchvision.io import ImageReadMode, decode_jpeg
+    except ImportError:
+        return None
+    import torch
+
+    def decoded(jpeg: bytes) -> np.ndarray:
+        encoded = torch.frombuffer(bytearray(jpeg), dtype=torch.uint8)
+        return decode_jpeg(encoded, mode=ImageReadMode.RGB).permute(1, 2, 0).numpy()
+
+    return decoded
+
+
+def _quick_jpeg(image: Image.Image, encoded: Path | bytes) -> np.ndarray | None:
+    """The pixels of a JPEG by torchvision; None of one that is not plain, or that it cannot decode."""
+    plain = image.format == "JPEG" and image.mode in ("RGB", "L") and _orientation(image) == 1
+    decoder = quick_decoder() if _quick and plain else None
+    if decoder is None:
+        return None
+    _check_pixels(*image.size)
+    try:
+        return decoder(content(encoded))
+    except (RuntimeError, ValueError):
+        return None  # Pillow says what is wrong with it
 
 
 def weight(encoded: Encoded) -> int:
@@ -175,4 +290,4 @@ def rgb(image: Image.Image) -> Image.Image:
     if "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -37,6 +37,8 @@ class Batch:
     labels: Tensor | None = None
     damaged: Sequence[str] = ()
     """The images that were left out, each with the reason."""
+    waited: float = 0.0
+    """Seconds that went by until the images had been read."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -96,7 +98,7 @@ class Images(Protocol):
     def views(
         self,
         views: Views,
-        steps: Sequence[Step],
+        steps: Iterable[Step],
         seed: int,
         count: int = 2,
         part: tuple[int, int] = (0, 1),
@@ -111,7 +113,7 @@ class Images(Protocol):
 
         Args:
             views: How views are made.
-            steps: What to look at, one batch each.
+            steps: What to look at, one batch each; of one epoch or of many.
             seed: All draws come from it.
             count: Views of each image.
             part: Of each step's images only a share: (0, 2) is the first half, as the first of two processes takes it.
@@ -191,7 +193,7 @@ class ImageSet:
     def views(
         self,
         views: Views,
-        steps: Sequence[Step],
+        steps: Iterable[Step],
         seed: int,
         count: int = 2,
         part: tuple[int, int] = (0, 1),

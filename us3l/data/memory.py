@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from us3l.data.decode import Damaged, Encoded, attempt, weight
+from us3l.data.decode import Damaged, Encoded, decode, fetch, weight
 from us3l.data.images import ImageSet
+from us3l.data.reading import square
 from us3l.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ HELD_BYTES = 2**26  # of encoded images that wait to be decoded
 Counter = Callable[[int, int], None]
 
 
-def decode_all(files: ImageFiles, size: int | None = None, progress: Counter | None = None) -> ImageSet:
+def decode_all(
+    files: ImageFiles, size: int | None = None, progress: Counter | None = None, exact: bool = False
+) -> ImageSet:
     """The images in memory, without the damaged ones.
 
     Args:
@@ -33,22 +36,25 @@ def decode_all(files: ImageFiles, size: int | None = None, progress: Counter | N
         size: Side to bring the images to (shorter side resized, centre cropped); None if they all are squares of one
             size already.
         progress: Called with the number of images decoded so far, and of all.
+        exact: Resize as `us3l.data.decode.decode` does, to the bit, not as `us3l.data.reading.square`.
     """
     if size is not None and size < 1:
         raise UserError(f"size must be at least 1, not {size}")
-    images, kept, skipped = _decode_all(files, size, progress)
+    images, kept, skipped = _decode_all(files, size, progress, exact)
     places = torch.from_numpy(kept)
     good = files.subset(places)
     return ImageSet(files.name, images, good.labels, good.classes, skipped, places if skipped else None, files)
 
 
-def _decode_all(files: ImageFiles, size: int | None, progress: Counter | None) -> tuple[Tensor, np.ndarray, list[str]]:
+def _decode_all(
+    files: ImageFiles, size: int | None, progress: Counter | None, exact: bool
+) -> tuple[Tensor, np.ndarray, list[str]]:
     """The images as one tensor, the positions of those that were good, and the names of the others."""
     images: np.ndarray | None = None
     kept: list[int] = []
     skipped: list[str] = []
     encoded = files.source.read(files.chosen)
-    for position, pixels in enumerate(_decoded(encoded, size)):
+    for position, pixels in enumerate(_decoded(encoded, size, exact)):
         name = files.source.name(files.chosen[position])
         if isinstance(pixels, Damaged):
             skipped.append(f"{name}: {pixels}")
@@ -71,12 +77,22 @@ def _decode_all(files: ImageFiles, size: int | None, progress: Counter | None) -
     return torch.from_numpy(images[: len(kept)]), np.array(kept), skipped
 
 
-def _decoded(encoded: Iterable[Encoded], size: int | None) -> Iterator[np.ndarray | Damaged]:
+def _decoded(encoded: Iterable[Encoded], size: int | None, exact: bool) -> Iterator[np.ndarray | Damaged]:
     """Pixels in the order given, decoded by all cores; only a few images are held at a time."""
     encoded = iter(encoded)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         while some := _some(encoded):
-            yield from pool.map(lambda one: attempt(one, size), some)
+            yield from pool.map(lambda one: _attempt(one, size, exact), some)
+
+
+def _attempt(encoded: Encoded, size: int | None, exact: bool) -> np.ndarray | Damaged:
+    """The pixels of an image, H x W x 3, or why there are none."""
+    try:
+        if size is None or exact:
+            return decode(encoded, size)
+        return square(fetch(encoded), size).permute(1, 2, 0).numpy()
+    except Damaged as error:
+        return error
 
 
 def _some(encoded: Iterator[Encoded]) -> list[Encoded]:

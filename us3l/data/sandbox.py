@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from us3l.data.decode import Damaged, decode_here
+from us3l.data.decode import Damaged, decode_here, measure_here
 from us3l.errors import UserError
 
 VARIABLE = "US3L_SANDBOX"
@@ -27,8 +27,9 @@ MEMORY = 2**31
 SECONDS = 20
 """For one image."""
 
-REQUEST = struct.Struct("<?qq")  # whether a path follows, the side of the square or 0, the number of bytes that follow
+REQUEST = struct.Struct("<?qqq")  # whether a path follows, the side of the square or 0, by, the bytes that follow
 REPLY = struct.Struct("<qqq")  # height, width, the number of bytes that follow: pixels, or if both are 0 what is wrong
+ONLY_MEASURE = 0  # instead of `by`
 READY = b"+"
 
 
@@ -40,12 +41,13 @@ def wanted() -> bool:
     return value == "1"
 
 
-def decode_in_child(encoded: Path | bytes, size: int | None) -> np.ndarray:
+def decode_in_child(encoded: Path | bytes, size: int | None, by: int = 1) -> np.ndarray:
     """What `us3l.data.decode.decode_here` does, done by a child that is free, or by a new one.
 
     Args:
         encoded: An image file, or its bytes.
         size: Side of the square to make of it; None leaves the image as it is.
+        by: See `us3l.data.decode.decode`.
 
     Returns:
         Its pixels, H x W x 3, uint8.
@@ -53,10 +55,21 @@ def decode_in_child(encoded: Path | bytes, size: int | None) -> np.ndarray:
     Raises:
         Damaged: The image cannot be used, or took the child more memory or time than it has.
     """
+    height, width, pixels = _ask(encoded, size, by)
+    return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+
+
+def measure_in_child(encoded: Path | bytes) -> tuple[int, int]:
+    """What `us3l.data.decode.measure_here` does, as above."""
+    height, width, _ = _ask(encoded, None, ONLY_MEASURE)
+    return height, width
+
+
+def _ask(encoded: Path | bytes, size: int | None, by: int) -> tuple[int, int, bytearray]:
     free = _free[os.getpid()]
     child = free.pop() if free else Child()
     try:
-        return child.decode(encoded, size)
+        return child.ask(encoded, size, by)
     finally:
         if child.process.returncode is None:
             free.append(child)
@@ -84,10 +97,11 @@ class Child:
             self.close()
             raise UserError(f"{VARIABLE}: the process that decodes images does not start; unset it to do without")
 
-    def decode(self, encoded: Path | bytes, size: int | None) -> np.ndarray:
+    def ask(self, encoded: Path | bytes, size: int | None = None, by: int = 1) -> tuple[int, int, bytearray]:
+        """Height, width and pixels of an image; without the pixels, if it is only to be measured."""
         content = os.fsencode(os.path.abspath(encoded)) if isinstance(encoded, Path) else encoded
         try:
-            self.requests.write(REQUEST.pack(isinstance(encoded, Path), size or 0, len(content)))
+            self.requests.write(REQUEST.pack(isinstance(encoded, Path), size or 0, by, len(content)))
             self.requests.write(content)
             self.requests.flush()
             height, width, length = REPLY.unpack(self.replies.read(REPLY.size))
@@ -101,7 +115,7 @@ class Child:
             raise
         if height == 0:
             raise Damaged(reply.decode(errors="replace"))
-        return np.frombuffer(reply, np.uint8).reshape(height, width, 3)
+        return height, width, reply
 
     def end(self) -> str:
         """Why it ended."""
@@ -138,13 +152,17 @@ def main(requests: BinaryIO, replies: BinaryIO) -> None:
     replies.write(READY)
     replies.flush()
     while header := requests.read(REQUEST.size):
-        is_path, size, length = REQUEST.unpack(header)
+        is_path, size, by, length = REQUEST.unpack(header)
         content = requests.read(length)
+        encoded = Path(os.fsdecode(content)) if is_path else content
         signal.setitimer(signal.ITIMER_REAL, SECONDS)  # its signal ends the process
         try:
-            pixels = decode_here(Path(os.fsdecode(content)) if is_path else content, size or None)
-            replies.write(REPLY.pack(*pixels.shape[:2], pixels.nbytes))
-            replies.write(np.ascontiguousarray(pixels).data)
+            if by == ONLY_MEASURE:
+                replies.write(REPLY.pack(*measure_here(encoded), 0))
+            else:
+                pixels = decode_here(encoded, size or None, by)
+                replies.write(REPLY.pack(*pixels.shape[:2], pixels.nbytes))
+                replies.write(np.ascontiguousarray(pixels).data)
         except Damaged as error:
             needs = isinstance(error.__cause__, MemoryError)
             told = (f"decoding takes more than {MEMORY / 2**30:g} GiB" if needs else str(error)).encode()

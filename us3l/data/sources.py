@@ -42,6 +42,7 @@ def open_images(
     root: str | Path | None = None,
     stream: bool = False,
     memory: int | None = None,
+    exact: bool = False,
     progress: Progress = SILENT,
 ) -> ImageSet | ImageFiles:
     """Images in memory, or read as they are needed.
@@ -61,6 +62,7 @@ def open_images(
         root: Where named sets lie (default: the environment's US3L_DATA, else ./data).
         stream: Read the images as they are needed, however few they are.
         memory: Also read them as needed if they take more bytes than this.
+        exact: Resize images in memory as `us3l.data.decode.decode` does, to the bit, which is slower.
         progress: Told what is worth saying, and how far it is.
 
     Returns:
@@ -72,7 +74,7 @@ def open_images(
     if stream or (memory is not None and size is not None and files.nbytes(size) > memory):
         progress.say(f"{files.name}: {len(files):,} images, read anew whenever they are needed")
         return files
-    return _decoded(files, size, progress)
+    return _decoded(files, size, progress, exact)
 
 
 def load(
@@ -158,9 +160,9 @@ def _open(data: object, root: str | Path | None, progress: Progress) -> tuple[st
     )
 
 
-def _decoded(files: ImageFiles, size: int | None, progress: Progress) -> ImageSet:
+def _decoded(files: ImageFiles, size: int | None, progress: Progress, exact: bool = False) -> ImageSet:
     with progress.counting(f"loading {files.name}") as counting:
-        images = decode_all(files, size, counting.so_far)
+        images = decode_all(files, size, counting.so_far, exact)
     tell_damaged(progress, images.name, images.skipped)
     return images
 

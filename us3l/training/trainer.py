@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -83,6 +84,7 @@ class Trainer:
         self.step, self.read_to = 0, -1
         self.reading: Iterator[Batch] = iter(())
         self.sub_reading: Iterator[Batch] = iter(())
+        self.waited = 0.0
         self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
         net = new_network(recipe, own and as_family(own))
         self.learner = new_learner(recipe, net, self.images, self.peers).to(memory_format=torch.channels_last)
@@ -132,6 +134,13 @@ class Trainer:
         first = number * self.per_epoch
         return [Step(step, number, indices) for step, indices in enumerate(batches, start=first)]
 
+    def steps_from(self, first: int) -> Iterator[Step]:
+        """The steps that are left from the `first` on, epoch after epoch."""
+        epochs = map(self.epoch, itertools.count(first // self.per_epoch))
+        steps = itertools.chain.from_iterable(epochs)
+        begin = first % self.per_epoch
+        return itertools.islice(steps, begin, begin + max(1, self.steps - first))
+
     def take_batch(self) -> Batch:
         """Views of this step's images on this device; with labels, if and only if the method learns from them."""
         try:
@@ -145,23 +154,24 @@ class Trainer:
         return replace(batch, labels=batch.labels.to(self.fabric.device, non_blocking=True))
 
     def read_batch(self) -> Batch:
-        """The next batch of an epoch; of images in files, processes read ahead of it."""
+        """The next batch; of images in files, processes read ahead of it until the run ends."""
         if self.read_to != self.step:
-            epoch, number = divmod(self.step, self.per_epoch)
-            steps = self.epoch(epoch)[number:]
             self.reading = self.sub_reading = iter(())  # processes that read other steps end before others are started
-            self.reading = self.read(self.recipe.views, steps, self.recipe.seed)
+            self.reading = self.read(self.recipe.views, self.steps_from(self.step), self.recipe.seed)
             if self.own_views is not None:
-                apart = [step for step in steps if len(self.widths(step.number)) > 1]
+                apart = (step for step in self.steps_from(self.step) if len(self.widths(step.number)) > 1)
                 self.sub_reading = self.read(self.own_views, apart, seed_from(self.recipe.seed, OWN_VIEWS))
         batch = next(self.reading)
+        self.waited += batch.waited
         if self.own_views is not None and len(self.widths(self.step)) > 1:
-            batch = replace(batch, views=batch.views + next(self.sub_reading).views)
-        self.read_to = self.step + 1 if (self.step + 1) % self.per_epoch else -1
+            sub_batch = next(self.sub_reading)
+            self.waited += sub_batch.waited
+            batch = replace(batch, views=batch.views + sub_batch.views)
+        self.read_to = self.step + 1
         self.damaged += [name for name in batch.damaged if name not in self.damaged]
         return replace(batch, views=tuple(map(channels_last, batch.views)))
 
-    def read(self, views: Views, steps: Sequence[Step], seed: int) -> Iterator[Batch]:
+    def read(self, views: Views, steps: Iterable[Step], seed: int) -> Iterator[Batch]:
         """This process's part of each step's images, as random views."""
         part = self.peers.rank, self.peers.count
         return self.images.views(views, steps, seed, self.recipe.objective.views, part, self.fabric.device)

@@ -112,6 +112,7 @@ def training_images(config: RunConfig, data: Data | None, progress: Progress) ->
         limit=config.recipe.images,
         stream=config.machine.stream,
         memory=TRAINING_MEMORY,
+        exact=True,  # those of a run that is resumed must be the same
         progress=progress,
     )
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from us3l.data.detection.examples import Example, Examples
-from us3l.data.stream import left_alone
+from us3l.data.workers import left_alone
 
 Key = tuple[int, bool]
 """The place of an image, and whether to mirror it."""

@@ -1,0 +1,200 @@
+"""What a worker does with the images of a batch: read, decode and cut. What is done by the batch it leaves to others.
+
+What an image looks like depends on (seed, epoch, the image) alone, never on the workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from us3l.data.decode import MOST_PIXELS, Damaged, Encoded, decode, fetch, measure
+from us3l.data.images import stand_ins
+from us3l.data.spec import Views
+from us3l.data.views import DRAWN, crop_box
+from us3l.errors import UserError
+from us3l.seeds import seeded
+
+if TYPE_CHECKING:
+    from us3l.data.stream import ImageFiles
+
+Box = tuple[int, int, int, int]
+"""Top, left, height and width."""
+Item = tuple[int, list[int]]
+"""An epoch, and the images to read."""
+
+
+class Cuttings(NamedTuple):
+    """What was cut from one image."""
+
+    pixels: list[Tensor]
+    """Of each view 3 x S x S, uint8."""
+    uniform: np.ndarray
+    """Of each view a row of random numbers."""
+    boxes: np.ndarray
+    """Of each view the box that it shows."""
+
+
+class Read(NamedTuple):
+    """The good images of a batch. Pixels cross from process to process as bytes: a quarter of the traffic of floats."""
+
+    pixels: list[Tensor]
+    """Of each view N x 3 x S x S, uint8."""
+    uniform: np.ndarray
+    """N x views x (`DRAWN` + 1): the random numbers of each view."""
+    boxes: np.ndarray
+    """N x views x 4."""
+    indices: list[int]
+    """Which images they are."""
+    damaged: list[str]
+    """The others, each with the reason."""
+
+
+class Reader(Dataset[Read | UserError]):
+    """Whole batches at a time, so that a parquet file's block is read once for all of its images in the batch."""
+
+    fills = False
+    """Whether others are read in the place of damaged ones."""
+
+    def __init__(self, files: ImageFiles) -> None:
+        self.files = files
+
+    def __getitem__(self, item: Item) -> Read | UserError:
+        epoch, indices = item[0], list(item[1])
+        try:
+            made, damaged = self.read(epoch, indices)
+            for position in range(len(indices)) if self.fills else ():
+                if position not in made:
+                    self.fill(epoch, indices, position, made, damaged)
+        except UserError as error:  # raised in a worker it would come with a traceback
+            return error
+        good = sorted(made)
+        if self.fills and len(good) < len(indices):
+            return unreadable(self.files.name, damaged)
+        every = [made[position] for position in good]
+        pixels = [torch.stack(views) for views in zip(*(one.pixels for one in every), strict=True)]
+        uniform, boxes = (np.stack([one[at] for one in every]) if every else np.empty(0) for at in (1, 2))
+        return Read(pixels, uniform, boxes, [indices[position] for position in good], damaged)
+
+    def read(self, epoch: int, indices: list[int]) -> tuple[dict[int, Cuttings], list[str]]:
+        """What was cut from good images, by their position, and the damaged ones."""
+        by_place = sorted(range(len(indices)), key=lambda position: indices[position])
+        chosen = self.files.chosen[[indices[position] for position in by_place]]
+        made: dict[int, Cuttings] = {}
+        damaged = []
+        for position, index, encoded in zip(by_place, chosen, self.files.source.read(chosen), strict=True):
+            try:
+                made[position] = self.cut(fetch(encoded), epoch, int(index))
+            except Damaged as error:
+                damaged.append(f"{self.files.source.name(index)}: {error}")
+        return made, damaged
+
+    def fill(
+        self, epoch: int, indices: list[int], position: int, made: dict[int, Cuttings], damaged: list[str]
+    ) -> None:
+        """Put another image into the place of a damaged one."""
+        for other in stand_ins(indices[position], len(self.files)):
+            instead, more = self.read(epoch, [other])
+            damaged += [name for name in more if name not in damaged]
+            if instead:
+                indices[position], made[position] = other, instead[0]
+                return
+
+    def cut(self, encoded: Encoded, epoch: int, index: int) -> Cuttings:
+        raise NotImplementedError
+
+
+class Squares(Reader):
+    """Images as networks see them when they are not trained: centre squares of one size."""
+
+    def __init__(self, files: ImageFiles, size: int) -> None:
+        super().__init__(files)
+        self.size = size
+
+    def cut(self, encoded: Encoded, *_: int) -> Cuttings:
+        return Cuttings([square(encoded, self.size)], np.empty(0), np.empty(0))
+
+
+class RandomCrops(Reader):
+    """The crops that random views are made of; colours are left to whoever has the whole batch."""
+
+    fills = True
+
+    def __init__(self, files: ImageFiles, views: Views, seed: int, count: int) -> None:
+        super().__init__(files)
+        self.views, self.seed, self.count = views, seed, count
+
+    def cut(self, encoded: Encoded, epoch: int, index: int) -> Cuttings:
+        uniform = torch.rand(self.count, DRAWN + 1, generator=seeded(self.seed, epoch, index), dtype=torch.float64)
+        height, width = measure(encoded)
+        boxes = [crop_box(self.views.crop_scale, row, height, width) for row in uniform.tolist()]
+        pixels = decode(encoded, by=reduction(boxes, self.views.size, height * width))
+        ratios = pixels.shape[0] / height, pixels.shape[1] / width
+        crops = [resized(pixels, scaled(box, *ratios), (self.views.size,) * 2) for box in boxes]
+        return Cuttings(crops, uniform.numpy(), np.array(boxes))
+
+
+def square(encoded: Encoded, size: int) -> Tensor:
+    """The centre square of an image at a size, 3 x size x size uint8: what `decode` gives, but quicker.
+
+    torch resizes in a third of Pillow's time, and rounds otherwise: values differ by 1 or 2 of 255 at most, but in the
+    outermost pixels, of which Pillow also looks beyond the square. Preprocessing of photographs cuts those off.
+    """
+    if isinstance(encoded, np.ndarray):
+        return torch.from_numpy(decode(encoded, size).transpose(2, 0, 1).copy())
+    height, width = measure(encoded)
+    edge = min(height, width)
+    pixels = decode(encoded, by=reduction([(0, 0, edge, edge)], 2 * size, height * width))
+    (height, width, _), edge = pixels.shape, min(pixels.shape[:2])
+    if (height - width) % 2 == 0:
+        return resized(pixels, ((height - edge) // 2, (width - edge) // 2, edge, edge), (size, size))
+    # The square begins at half a pixel, where torch cannot cut: that side is left to Pillow.
+    shape = (size, width) if width > height else (height, size)
+    narrow = Image.fromarray(resized(pixels, (0, 0, height, width), shape).permute(1, 2, 0).contiguous().numpy())
+    left, top = (max(0, side - edge) / 2 for side in (width, height))
+    box = (left, 0, left + edge, size) if width > height else (0, top, size, top + edge)
+    found = np.asarray(narrow.resize((size, size), Image.Resampling.BILINEAR, box))
+    return torch.from_numpy(found.transpose(2, 0, 1).copy())
+
+
+def reduction(boxes: Sequence[Box], size: int, pixels: int) -> int:
+    """By how much an image can be reduced so that every box still has the pixels of a view.
+
+    An image that is too large to be decoded is reduced in any case.
+
+    Args:
+        boxes: What is cut from it.
+        size: Side of the views.
+        pixels: Of the whole image.
+
+    >>> reduction([(0, 0, 1000, 900), (9, 9, 500, 600)], 224, 1200 * 1600)
+    2
+    """
+    shortest = min(min(box[2:]) for box in boxes)
+    return max(by for by in (1, 2, 4, 8) if by == 1 or shortest >= by * size or 4 * pixels > MOST_PIXELS * by * by)
+
+
+def scaled(box: Box, down: float, across: float) -> Box:
+    """A box on an image that was resized."""
+    top, left, height, width = box
+    first, last = (round(edge * down) for edge in (top, top + height))
+    begin, end = (round(edge * across) for edge in (left, left + width))
+    return first, begin, max(1, last - first), max(1, end - begin)
+
+
+def resized(pixels: np.ndarray, box: Box, shape: tuple[int, int]) -> Tensor:
+    """A box of an image (H x W x 3, uint8), resized to a height and width as torchvision does: 3 x H x W, uint8."""
+    top, left, height, width = box
+    part = torch.from_numpy(pixels[top : top + height, left : left + width].copy()).permute(2, 0, 1)
+    return F.interpolate(part[None], shape, mode="bilinear", antialias=True)[0]
+
+
+def unreadable(name: str, damaged: Sequence[str]) -> UserError:
+    return UserError(f"{name}: none of {len(damaged)} images can be read; the first is {damaged[0]}")
