@@ -1,29 +1,44 @@
-"""Two random views of a batch, against torchvision's transforms image by image, on one thread."""
+"""Two random views of a batch against torchvision's transforms image by image; and reading photographs. One thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torchvision import transforms as pil
 from torchvision.transforms import v2
 
 from benchmarks.timing import Row, best_seconds
+from us3l.data.decode import decode, quicken
+from us3l.data.reading import RandomCrops, Squares
+from us3l.data.sources import find
 from us3l.data.spec import MEAN, STD, Views
-from us3l.data.views import two_views
+from us3l.data.views import blur_radius, two_views
+
+JITTER = (0.4, 0.4, 0.4, 0.1)
+PHOTOS = Path("../shared/data/coco/train2017")
 
 
 def rows() -> Iterator[Row]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield from small_images()
+    if PHOTOS.is_dir():
+        yield from photographs()
+    torch.set_num_threads(threads)
+
+
+def small_images() -> Iterator[Row]:
     images = torch.randint(0, 256, (128, 3, 32, 32), dtype=torch.uint8)
     pictures = [v2.functional.to_pil_image(image) for image in images]
-    jitter = (0.4, 0.4, 0.4, 0.1)
     tensors = v2.Compose(
         [
             v2.RandomResizedCrop(32, scale=(0.2, 1.0), antialias=True),
             v2.RandomHorizontalFlip(),
-            v2.RandomApply([v2.ColorJitter(*jitter)], p=0.8),
+            v2.RandomApply([v2.ColorJitter(*JITTER)], p=0.8),
             v2.RandomGrayscale(0.2),
             v2.ToDtype(torch.float32, scale=True),
             v2.Normalize(MEAN, STD),
@@ -33,7 +48,7 @@ def rows() -> Iterator[Row]:
         [
             pil.RandomResizedCrop(32, scale=(0.2, 1.0)),
             pil.RandomHorizontalFlip(),
-            pil.RandomApply([pil.ColorJitter(*jitter)], p=0.8),
+            pil.RandomApply([pil.ColorJitter(*JITTER)], p=0.8),
             pil.RandomGrayscale(0.2),
             pil.ToTensor(),
             pil.Normalize(MEAN, STD),
@@ -48,8 +63,81 @@ def rows() -> Iterator[Row]:
         },
         turns=20,
     )
-    torch.set_num_threads(threads)
     note = f"{len(images) / best['ours']:.0f} images/s"
     for rival in ("v2", "PIL"):
         what = f"two views of an image, one thread: times as fast as torchvision's {rival}"
         yield Row(what, best["ours"] * 1e3, best[rival] * 1e3, "ms for 128", 10, "at least", note)
+
+
+def photographs() -> Iterator[Row]:
+    """What a worker does per image, in this process, from files in the system's cache.
+
+    The rivals do all that they do on the CPU; ours leaves colours, grey and blur to the device, which does them by the
+    batch. Two views of 224 pixels with the recipe for ImageNet's augmentation.
+    """
+    quicken()  # as workers do
+    paths = sorted(PHOTOS.glob("*.jpg"))
+    files, everything = find(paths, "all"), list(range(len(paths)))
+    views = Views(size=224, blur=0.5)
+    crops, squares = RandomCrops(files, views, 0, 2), Squares(files, 256)
+    pillow, tensors = pillow_view(views), tensor_view(views)
+
+    def by_pillow() -> None:
+        for path in paths:
+            image = Image.open(path).convert("RGB")
+            pillow(image), pillow(image)
+
+    def by_tensors() -> None:
+        for path in paths:
+            image = torch.from_numpy(decode(path).copy()).permute(2, 0, 1)
+            tensors(image), tensors(image)
+
+    best = best_seconds(
+        {
+            "views": lambda: crops[0, everything],
+            "squares": lambda: squares[0, everything],
+            "decoding": lambda: [np.asarray(Image.open(path).convert("RGB")) for path in paths],
+        },
+        turns=7,
+    )
+    best |= best_seconds({"PIL": by_pillow, "before": by_tensors}, turns=2, warm_up=False)
+    speed = {name: len(paths) / seconds for name, seconds in best.items()}
+    note = ", ".join(f"{name} {value:.0f} images/s" for name, value in speed.items())
+    milliseconds = {name: 1e3 * seconds / len(paths) for name, seconds in best.items()}
+    for rival, what, target in (
+        ("PIL", "torchvision's PIL pipeline", 6),
+        ("before", "transforms per image, as before", 7),
+    ):
+        what = f"two views of a photograph of 640 x 480, a worker: times as fast as {what}"
+        yield Row(what, milliseconds["views"], milliseconds[rival], "ms per image", target, "at least", note)
+    what = "reading photographs for evaluation: share of bare decoding's speed"
+    yield Row(what, milliseconds["squares"], milliseconds["decoding"], "ms per image", 0.8, "at least")
+
+
+def pillow_view(views: Views) -> Callable[[Image.Image], torch.Tensor]:
+    side = 2 * blur_radius(views.size) + 1
+    return pil.Compose(
+        [
+            pil.RandomResizedCrop(views.size, scale=views.crop_scale),
+            pil.RandomHorizontalFlip(),
+            pil.RandomApply([pil.ColorJitter(*JITTER)], p=0.8),
+            pil.RandomGrayscale(0.2),
+            pil.RandomApply([pil.GaussianBlur(side, (0.1, 2.0))], p=views.blur),
+            pil.ToTensor(),
+            pil.Normalize(MEAN, STD),
+        ]
+    )
+
+
+def tensor_view(views: Views) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What workers did for each image until November 2026."""
+    side = 2 * blur_radius(views.size) + 1
+    return v2.Compose(
+        [
+            v2.RandomResizedCrop(views.size, scale=views.crop_scale, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.RandomApply([v2.ColorJitter(*JITTER)], 0.8),
+            v2.RandomGrayscale(0.2),
+            v2.RandomApply([v2.GaussianBlur(side, (0.1, 2.0))], views.blur),
+        ]
+    )

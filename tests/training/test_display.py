@@ -121,3 +121,15 @@ def test_counting_in_plain_lines(clockwork):
         counting.more(10)
         counting.more(10)
     assert written.getvalue() == "embedding: 20/100, 1 min 20 s left\n"
+
+
+def test_waiting_for_images_is_said_when_it_matters(clockwork):
+    written = StringIO()
+    display = Display(Screen(Console(file=written, width=200)), None, [1.0] * 3, start=0)
+    for step, waited in enumerate((0.1, 0.5, 0.0)):
+        display.step(step, 2.0, 100, "1/1", "1x 3.0", waited)
+        clockwork[0] += 60
+    first, second, third = written.getvalue().splitlines()
+    assert "waiting" not in first
+    assert "(25% of the time waiting for images)" in second
+    assert "waiting" not in third

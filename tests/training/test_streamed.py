@@ -14,6 +14,8 @@ from us3l.data import order
 from us3l.data.images import Step
 from us3l.data.sources import find, load
 from us3l.errors import UserError
+from us3l.run import Run
+from us3l.run.records import read_speeds
 from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.recipes import MINI, Network
 from us3l.training.trainer import Trainer
@@ -151,5 +153,8 @@ def test_the_command_streams_and_names_damaged_images(folder, tmp_path, capsys):
     settings = "--base 8 --size 8 --hidden 16 --predictor 16 --dim 8 --batch-size 8 --epochs 1 --calibration 16".split()
     assert main(["pretrain", str(copied), "--out", str(tmp_path / "run"), "--stream", *settings]) == 0
     assert "the model is in" in capsys.readouterr().out
+    (speed,) = read_speeds(Run(tmp_path / "run"))
+    assert (speed.epoch, speed.images) == (1, 16)
+    assert 0 < speed.waited < speed.seconds
     log = (tmp_path / "run" / "train.log").read_text()
     assert "skipped" in log

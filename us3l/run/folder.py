@@ -63,6 +63,10 @@ class Run:
         return self._inner("metrics.jsonl")
 
     @property
+    def speeds(self) -> Path:
+        return self._inner("speed.jsonl")
+
+    @property
     def log(self) -> Path:
         return self._inner("train.log")
 

@@ -1,4 +1,4 @@
-"""What a run writes while it trains: metrics.jsonl with its steps and gauges, starts.jsonl with each start.
+"""What a run writes while it trains: its steps and gauges, each start, how fast it was (metrics, starts, speed.jsonl).
 
 Nothing in metrics.jsonl depends on time or machine, so that a run that was stopped and resumed writes the same bytes.
 """
@@ -72,6 +72,23 @@ class Gauges:
     """By width, such as "0.25", then by the gauge's name."""
 
 
+@dataclass(frozen=True)
+class Speed:
+    """How long the steps of an epoch took, or those of it since the run was resumed; a line of speed.jsonl."""
+
+    step: int = 0
+    """The last of them."""
+    epoch: int = 0
+    images: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    """Seconds of these in which the first process waited for images."""
+
+    def after(self, step: int, epoch: int, images: int, seconds: float, waited: float) -> Speed:
+        """The same with one more step."""
+        return Speed(step, epoch, self.images + images, self.seconds + seconds, self.waited + waited)
+
+
 Record = StepRecord | Skipped | Gauges
 EVENTS = {"step": StepRecord, "skipped": Skipped, "monitor": Gauges}
 NAMES = {kind: event for event, kind in EVENTS.items()}
@@ -79,6 +96,22 @@ NAMES = {kind: event for event, kind in EVENTS.items()}
 
 def append_start(run: Run, start: Start) -> None:
     append_lines(run.starts, [json.dumps(asdict(start))])
+
+
+def append_speed(run: Run, speed: Speed) -> None:
+    append_lines(run.speeds, [json.dumps(asdict(speed))])
+
+
+def read_speeds(run: Run) -> list[Speed]:
+    """How fast each epoch was; of one that was resumed, its parts. None if the run is of an earlier version."""
+    checks: dict[str, Callable[[Any], bool]]
+    checks = {"step": _whole, "epoch": _whole, "images": _whole, "seconds": finite, "waited": finite}
+    found = []
+    for value, where in _objects(run.speeds) if run.speeds.exists() else ():
+        if value.keys() != checks.keys() or not all(good(value[name]) for name, good in checks.items()):
+            raise UserError(f"{where}: not a record of a run; is it damaged?")
+        found.append(Speed(**value))
+    return found
 
 
 def append_records(run: Run, records: Sequence[Record]) -> None:

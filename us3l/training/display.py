@@ -34,6 +34,8 @@ LOSSES = {
     "relations": "similarities",
 }
 """Names of losses for people; their values cannot be compared with each other."""
+MUCH_WAITING = 0.1
+"""Share of the time that is spent on waiting for images from which on it is said."""
 SPREAD = "spread of the embeddings: about 1 is healthy, near 0 is collapsed (see docs/glossary.md)"
 
 
@@ -58,7 +60,7 @@ class Display:
         self.remaining = sum(costs[start:])
         self.costs = costs
         self.seconds = self.done = self.last_line = 0.0
-        self.recent = [0, 0.0]  # images and seconds since the last look
+        self.recent = [0, 0.0, 0.0]  # images, seconds, and seconds of waiting for images, since the last look
         self.gauges: WidthGauges = {}
         console = progress.console if isinstance(progress, Screen) else None
         self.live = Live(console=console, refresh_per_second=4) if console and redraws(console) else None
@@ -82,7 +84,7 @@ class Display:
         if self.log:
             append_lines(self.log, [f"{time.strftime('%Y-%m-%d %H:%M:%S')} {one_line(text)}"])
 
-    def step(self, step: int, seconds: float, images: int, epoch: str, losses: str) -> None:
+    def step(self, step: int, seconds: float, images: int, epoch: str, losses: str, waited: float = 0.0) -> None:
         """One step is done.
 
         Args:
@@ -91,16 +93,18 @@ class Display:
             images: How many images it used.
             epoch: Such as "2/15".
             losses: Empty when they were not fetched from the device.
+            waited: How much of the time was spent on waiting for images; said when it is a tenth or more.
         """
         self.seconds += seconds
         self.done += self.costs[step]
-        self.recent = [self.recent[0] + images, self.recent[1] + seconds]
+        self.recent = [so_far + more for so_far, more in zip(self.recent, (images, seconds, waited), strict=True)]
         if not losses:
             return
         left = (self.remaining - self.done) * self.seconds / self.done
-        speed = self.recent[0] / self.recent[1]
-        self.recent = [0, 0.0]
+        speed, waiting = self.recent[0] / self.recent[1], self.recent[2] / self.recent[1]
+        self.recent = [0, 0.0, 0.0]
         text = f"epoch {epoch}  step {step + 1}/{len(self.costs)}  {speed:.0f} images/s  {clock(left)} left"
+        text += f"  ({waiting:.0%} of the time waiting for images)" if waiting >= MUCH_WAITING else ""
         if self.live:  # nothing beside the bar, so that no number is cut off on a narrow screen
             bar = Table.grid(expand=True)
             bar.add_row(ProgressBar(len(self.costs), step + 1))

@@ -23,7 +23,17 @@ from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
 from us3l.run.config import write_config
-from us3l.run.records import Gauges, Skipped, Start, StepRecord, append_records, append_start, cut_records
+from us3l.run.records import (
+    Gauges,
+    Skipped,
+    Speed,
+    Start,
+    StepRecord,
+    append_records,
+    append_speed,
+    append_start,
+    cut_records,
+)
 from us3l.slimmable import Slimmable
 from us3l.stopping import Interrupted, stop_requests
 from us3l.training.damaged import check_damaged, note_damaged
@@ -138,6 +148,7 @@ def train(
     """All steps that are left. The first process, which has the monitor, does the writing."""
     epochs = math.ceil(trainer.steps / trainer.per_epoch)
     waiting: list[StepResult] = []
+    speed = Speed()
     started = time.perf_counter()
     while trainer.step < trainer.steps:
         done = trainer.train_step()
@@ -157,7 +168,12 @@ def train(
             shown = show(records[-1], config.recipe.objective)
             waiting.clear()
         now = time.perf_counter()
-        display.step(done.step, now - started, trainer.batch * trainer.fabric.world_size, f"{epoch}/{epochs}", shown)
+        images = trainer.batch * trainer.fabric.world_size
+        display.step(done.step, now - started, images, f"{epoch}/{epochs}", shown, trainer.waited)
+        speed = speed.after(done.step, epoch, images, now - started, trainer.waited)
+        if epoch_ends and monitor:
+            append_speed(run, speed)
+            speed = Speed()
         if epoch_ends and (epoch % math.ceil(epochs / MONITORINGS) == 0 or epoch == epochs):
             with for_a_look(trainer):
                 collapsed = look(trainer, monitor, run, display, epoch) if monitor else []

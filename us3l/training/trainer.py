@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,7 +84,7 @@ class Trainer:
         self.step, self.read_to = 0, -1
         self.reading: Iterator[Batch] = iter(())
         self.sub_reading: Iterator[Batch] = iter(())
-        self.waited = 0.0
+        self.waited = 0.0  # seconds that the last step waited for its images
         self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
         net = new_network(recipe, own and as_family(own))
         self.learner = new_learner(recipe, net, self.images, self.peers).to(memory_format=torch.channels_last)
@@ -162,7 +162,7 @@ class Trainer:
                 apart = (step for step in self.steps_from(self.step) if len(self.widths(step.number)) > 1)
                 self.sub_reading = self.read(self.own_views, apart, seed_from(self.recipe.seed, OWN_VIEWS))
         batch = next(self.reading)
-        self.waited += batch.waited
+        self.waited = batch.waited
         if self.own_views is not None and len(self.widths(self.step)) > 1:
             sub_batch = next(self.sub_reading)
             self.waited += sub_batch.waited
