@@ -358,7 +358,7 @@ def test_any_narrowest_width_trains(tmp_path, min_width):
 
 
 def test_a_run_that_fails_before_its_first_step_leaves_its_place_to_the_next(tmp_path, monkeypatch):
-    def fail(_):
+    def fail(*_):
         raise RuntimeError("can't allocate memory")
 
     monkeypatch.setattr(loop.Trainer, "train_step", fail)
