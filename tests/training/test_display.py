@@ -102,7 +102,11 @@ def test_gauges_for_newcomers_and_what_spread_is(tmp_path):
     display = Display(Screen(console), tmp_path / "log", [1.0], start=0)
     for _ in range(2):
         display.show({0.5: {"spread": 0.7, "knn": 61.25, "turn": 0.5, "change": 0.1}})
-    assert out.getvalue().splitlines() == [SPREAD] + 2 * ["0.5x kNN 61.2 %, spread 0.70"]
+    display.show({0.5: {"spread": 0.7, "lidar": 23.94, "rankme": 40.0}})
+    (cells,) = zip(*(column.cells for column in display.table().columns), strict=True)
+    assert cells == ("0.5x", "23.9", "0.70")
+    lines = [SPREAD, *2 * ["0.5x kNN 61.2 %, spread 0.70"], "0.5x LiDAR 23.9, spread 0.70"]
+    assert out.getvalue().splitlines() == lines
 
 
 def test_a_line_of_the_log_is_one_line(tmp_path):

@@ -114,12 +114,13 @@ class Display:
             self.say(f"{text}  {losses}")
 
     def show(self, gauges: WidthGauges) -> None:
-        """The gauges were read: kNN accuracy where there are labels, and the spread of each width's embeddings."""
+        """The gauges were read: kNN accuracy, or LiDAR where there are no labels, and the spread of the embeddings."""
         first, self.gauges = not self.gauges, gauges
         parts = []
         for width, values in gauges.items():
             knn = f"kNN {values['knn']:.1f} %, " if "knn" in values else ""
-            parts.append(f"{width:g}x {knn}spread {values['spread']:.2f}")
+            lidar = f"LiDAR {values['lidar']:.1f}, " if "lidar" in values and not knn else ""
+            parts.append(f"{width:g}x {knn}{lidar}spread {values['spread']:.2f}")
         line = "; ".join(parts)
         if self.live:
             self.record(line)
@@ -129,8 +130,10 @@ class Display:
         self.say(line)
 
     def table(self) -> Table:
-        table = Table("width", "kNN %", "spread (1: healthy, 0: collapsed)", box=None)
+        labelled = any("knn" in values for values in self.gauges.values())
+        quality, title = ("knn", "kNN %") if labelled else ("lidar", "LiDAR (no labels)")
+        table = Table("width", title, "spread (1: healthy, 0: collapsed)", box=None)
         for width, values in self.gauges.items():
-            knn = f"{values['knn']:.1f}" if "knn" in values else "no labels"
-            table.add_row(f"{width:g}x", knn, f"{values['spread']:.2f}")
+            shown = f"{values[quality]:.1f}" if quality in values else ""
+            table.add_row(f"{width:g}x", shown, f"{values['spread']:.2f}")
         return table
