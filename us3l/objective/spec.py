@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args, get_type_hints
+from functools import cache
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from us3l.errors import UserError
 from us3l.objective.scaling import memory
@@ -109,8 +110,7 @@ class Objective:
     the last steps. both: the network's, with the teacher's beside them in a folder of their own."""
 
     def __post_init__(self) -> None:
-        for name in ("base_loss", "distill_loss", "head", "update", "teacher_schedule", "product"):
-            allowed = get_args(get_type_hints(Objective)[name])
+        for name, allowed in choices().items():
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, allowed))}")
         begin, end = self.alpha_ramp or (0.0, 1.0)
@@ -254,6 +254,13 @@ class Objective:
         stable = self.momentum_sub and not self.wider_teaches if imitating else self.frozen_teacher
         relative = any(loss not in absolute for loss in self.sub_losses)
         return {1: self.base_loss not in absolute, 2: relative, 3: stable}
+
+
+@cache
+def choices() -> dict[str, tuple[str, ...]]:
+    """The settings that are one of some words, and these."""
+    hints = get_type_hints(Objective)
+    return {name: get_args(kind) for name, kind in hints.items() if get_origin(kind) is Literal}
 
 
 GUIDELINES = {
