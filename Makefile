@@ -14,15 +14,13 @@ demo: $(READY)  ## the whole journey on the built-in data set
 	$(BIN)/us3l demo
 
 test: $(READY) lint  ## style, types, tests
-	$(PYTEST) --ignore tests/training
-	$(PYTEST) tests/training  # in processes without the libraries of deployment: see docs/contributing.md
+	$(PYTEST)
 
 quick: $(READY)  ## the tests that take less than about ten seconds each
 	$(PYTEST) -m "not slow"
 
 coverage: $(READY)  ## how much of us3l the tests run
-	$(PYTEST) --cov us3l --cov-report= --ignore tests/training
-	$(PYTEST) --cov us3l --cov-append --cov-report term:skip-covered tests/training
+	$(PYTEST) --cov us3l --cov-report term:skip-covered
 
 lint: $(READY)
 	$(BIN)/ruff check .
