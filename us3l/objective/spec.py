@@ -119,8 +119,11 @@ class Objective:
             f"head='shared' needs a predictor to share, which base_loss={self.base_loss!r} has not": (
                 self.head != "shared" or self.predicts
             ),
-            f"head={self.head!r} serves imitation, so it needs distill_loss='mse', 'infonce' or 'nt-xent'; or "
-            "head='none'": (self.head == "none" or self.distill_loss in ("mse", "infonce", "nt-xent")),
+            f"head={self.head!r} serves imitation, so it needs distill_loss='mse', 'infonce' or 'nt-xent', and own + "
+            "relations below 1; or head='none'": (
+                self.head == "none"
+                or (self.distill_loss in ("mse", "infonce", "nt-xent") and self.own + self.relations != 1)
+            ),
             f"base_loss={self.base_loss!r} compares with the momentum teacher: it needs momentum_base": (
                 self.base_loss not in ("moco", "mocov3") or self.momentum_base
             ),
