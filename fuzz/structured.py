@@ -252,6 +252,7 @@ GROWTHS: dict[str, Callable[[bytes, Random], bytes]] = {
     ".jsonl": _lines,
     ".log": _lines,
     ".csv": _lines,
+    ".txt": _lines,
     ".yaml": _yaml,
     ".safetensors": _safetensors,
     ".pt": _checkpoint,

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from us3l.errors import UserError
-from us3l.files import Taken, locked, read_json, replacing, write_json, write_text
+from us3l.files import Taken, is_inside, locked, read_json, replacing, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -53,3 +53,28 @@ def test_a_folder_is_kept_by_one_process_at_a_time_and_free_once_it_ends_or_is_k
     for _ in range(2):
         with locked(folder):
             pass
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/photos", "x" * 5000, "a\0b", "~/" + "x" * 300])
+def test_names_that_no_path_can_have_are_refused_in_one_line(name):
+    """They come from settings and results of others, and ended in tracebacks."""
+    from us3l.data.detection.sources import load as load_scenes
+    from us3l.data.named import is_there
+    from us3l.data.sources import load
+    from us3l.run.identity import data_path, data_source, source_of
+
+    assert not is_there(name)
+    assert (data_path(name), data_source("digits", name)) == ("", "digits")
+    assert isinstance(source_of(name), str)
+    for reader in (load, load_scenes):
+        with pytest.raises(UserError, match="no such"):
+            reader(name)
+
+
+def test_a_link_that_leads_to_itself_stays_inside(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "out").symlink_to("/")
+    assert is_inside(tmp_path, tmp_path / "loop")
+    assert not is_inside(tmp_path, tmp_path / "out")
+    with pytest.raises(UserError, match="loop"):
+        read_json(tmp_path / "loop")

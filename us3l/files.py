@@ -89,9 +89,19 @@ def append_lines(path: Path, lines: list[str]) -> None:
         file.writelines(printable(line).replace("\n", "\\n").encode() + b"\n" for line in lines)
 
 
+def expanded(path: str | Path) -> Path:
+    """The path with the home folder in the place of `~`, if there is one."""
+    return Path(os.path.expanduser(path))
+
+
+def is_inside(folder: Path, path: Path) -> bool:
+    """Whether a path stays in a folder, wherever links lead; one that leads to itself stays."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
 def check_inside(folder: Path, path: Path) -> Path:
     """The path, unless links lead it out of the folder."""
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not is_inside(folder, path):
         raise UserError(f"{path} leads out of {folder}: put the folder or file itself there, not a link")
     return path
 

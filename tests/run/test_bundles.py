@@ -66,6 +66,7 @@ def test_a_folder_without_a_manifest(tmp_path):
         ({"files": {"/etc/passwd": "0" * 64}}, "name"),
         ({"files": {".hidden/net.onnx": "0" * 64}}, "name"),
         ({"files": {"sub\\net.onnx": "0" * 64}}, "name"),
+        ({"files": {"n" * 300: "0" * 64}}, "name"),
         ({"files": {"net.onnx": "12"}}, "checksum"),
         ({"params": True}, "params"),
         ({"macs": 1.5}, "macs"),

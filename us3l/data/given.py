@@ -17,6 +17,7 @@ from us3l.data.folder import listed
 from us3l.data.images import check_pixels
 from us3l.data.names import Names
 from us3l.errors import UserError
+from us3l.files import expanded
 
 LABELS = ("targets", "labels", "_labels")
 """Where torchvision's data sets keep the labels of all images."""
@@ -36,7 +37,7 @@ def of_files(files: Sequence[str | Path]) -> Catalogue:
         raise UserError("the list of image files is empty")
     if wrong := [file for file in files if not isinstance(file, str | Path)]:
         raise UserError(f"a list of images must hold paths of files, not {type(wrong[0]).__name__}")
-    names = Names.packed(str(Path(file).expanduser()) for file in files)
+    names = Names.packed(str(expanded(file)) for file in files)
     return listed(Path(), names, np.full(len(files), -1), [], None)
 
 

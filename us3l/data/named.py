@@ -21,6 +21,7 @@ from us3l.data.folder import listed
 from us3l.data.names import Names
 from us3l.data.opening import open_path
 from us3l.errors import UserError
+from us3l.files import expanded
 
 ROOT_VARIABLE = "US3L_DATA"
 
@@ -51,13 +52,13 @@ def recommended_recipe(data: str) -> str:
 def is_there(data: str, root: str | Path | None = None) -> bool:
     """Whether there is a data set of that name, in its place, or a path."""
     if data not in NAMED_SETS:
-        return Path(data).expanduser().exists()
+        return os.path.exists(expanded(data))
     return not NAMED_SETS[data].folder or (root_folder(root) / NAMED_SETS[data].folder).is_dir()
 
 
 def root_folder(root: str | Path | None = None) -> Path:
     """Where named data sets lie: the folder given, else the environment's US3L_DATA, else ./data."""
-    return Path(root or os.environ.get(ROOT_VARIABLE) or "data").expanduser()
+    return expanded(root or os.environ.get(ROOT_VARIABLE) or "data")
 
 
 def open_named(name: str, root: str | Path | None = None) -> Catalogue:

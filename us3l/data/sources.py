@@ -20,6 +20,7 @@ from us3l.data.named import NAMED_SETS, open_named
 from us3l.data.opening import open_path
 from us3l.data.stream import ImageFiles as ImageFiles
 from us3l.errors import UserError, alike, did_you_mean
+from us3l.files import expanded
 from us3l.progress import SILENT, Progress
 
 Split = Literal["train", "test", "all", "pretrain"]
@@ -189,8 +190,8 @@ def tell_skipped(progress: Progress, what: str, lines: Sequence[str]) -> None:
 
 
 def _existing_path(data: str | Path) -> Path:
-    path = Path(data).expanduser()
-    if path.exists():
+    path = expanded(data)
+    if os.path.exists(path):
         return path
     near = [str(path.with_name(name)) for name in alike(path.name, _beside(path))]
     may_be_name = len(path.parts) == 1 and not path.suffix
@@ -205,7 +206,7 @@ def _existing_path(data: str | Path) -> Path:
 def _beside(path: Path) -> list[str]:
     try:
         return [name for name in os.listdir(path.parent) if not name.startswith(".")]
-    except OSError:
+    except (OSError, ValueError):  # a zero byte
         return []
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from us3l import __version__
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
-from us3l.files import Taken, checksum, finite, locked, read_json, write_json
+from us3l.files import Taken, checksum, finite, is_inside, locked, read_json, write_json
 from us3l.run.evaluations import METRICS
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
@@ -156,7 +156,7 @@ def check_files(bundle: Bundle) -> None:
     for files in (bundle.others, *(entry.files for entry in bundle.entries)):
         for name, expected in files.items():
             path = bundle.folder / name
-            if not path.resolve().is_relative_to(bundle.folder.resolve()):
+            if not is_inside(bundle.folder, path):
                 raise UserError(f"{path} leads out of the bundle: put the file itself there")
             if not path.is_file():
                 raise UserError(f"{path} is missing, but {MANIFEST} names it; export again")
@@ -225,4 +225,4 @@ def plain(name: str) -> bool:
     >>> plain("resnet18-0.5x.onnx"), plain("../secret"), plain("/etc/passwd"), plain("C:secret")
     (True, False, False, False)
     """
-    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", name) is not None
+    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,254}", name) is not None

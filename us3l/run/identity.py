@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from us3l.files import expanded
+
 CHECKSUMS = ("checksum", "files", "pixels")
 
 
@@ -53,20 +55,25 @@ def source_of(data: str | Path) -> str:
     """
     from us3l.data.named import NAMED_SETS
 
-    return str(data) if data in NAMED_SETS else str(Path(data).expanduser().resolve())
+    if data in NAMED_SETS:
+        return str(data)
+    try:
+        return os.path.realpath(expanded(data))
+    except ValueError:  # a zero byte, which no path has
+        return str(data)
 
 
 def data_path(data: str) -> str:
     """The absolute path of images that are named by a path, as seen from the present working folder; else nothing."""
     from us3l.data.named import NAMED_SETS
 
-    path = Path(data).expanduser()
-    return os.path.abspath(path) if data and data not in NAMED_SETS and path.exists() else ""
+    path = expanded(data)
+    return os.path.abspath(path) if data and data not in NAMED_SETS and os.path.exists(path) else ""
 
 
 def data_source(data: str, path: str) -> str:
     """How to name a run's images now: by where they were when it began, else as they were named then."""
-    return path if path and Path(path).exists() else data
+    return path if path and os.path.exists(path) else data
 
 
 def identify(data: str | Path, train: Any, test: Any) -> DataIdentity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from us3l.data.detection.coco import choose_splits, coco_splits, read_coco
@@ -9,6 +10,7 @@ from us3l.data.detection.scenes import SceneSet
 from us3l.data.detection.voc import FOLDERS, is_voc, read_voc, voc_parts
 from us3l.data.named import NAMED_SETS, root_folder
 from us3l.errors import UserError
+from us3l.files import expanded
 
 NAMES = ("voc", "coco")
 
@@ -29,8 +31,8 @@ def load(
         root: where named sets lie (default: the environment's US3L_DATA, or ./data).
     """
     named = data in NAMES
-    folder = root_folder(root) / NAMED_SETS[str(data)].folder if named else Path(data).expanduser()
-    if not folder.is_dir():
+    folder = root_folder(root) / NAMED_SETS[str(data)].folder if named else expanded(data)
+    if not os.path.isdir(folder):
         hint = (
             f"; {data} is expected there, in the layout {_layouts()}" if named else f", nor one of {', '.join(NAMES)}"
         )
