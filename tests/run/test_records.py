@@ -73,6 +73,7 @@ def test_a_clock_that_was_set_back_takes_no_time(run):
         '{"event": "monitor", "step": 1, "epoch": 1, "gauges": {"wide": {}}}',
         '{"event": "monitor", "step": 1, "epoch": 1, "gauges": {"1": {"spread": 1' + "0" * 400 + "}}}",
         '{"event": "step", "step": ' + "9" * 5000 + "}",
+        '{"event": "step", "step": 1' + "0" * 30 + ', "epoch": 1, "lr": 0.1, "widths": [1.0], "losses": [1.0]}',
         "[" * 100_000,
     ],
 )

@@ -185,7 +185,7 @@ def _record(value: dict[str, Any], where: str) -> Record | None:
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and finite(value) and value >= 0
+    return isinstance(value, int) and 0 <= value <= 2**53  # up to where floats tell whole numbers apart
 
 
 def _numbers(value: Any) -> bool:
