@@ -136,6 +136,8 @@ def test_tables_of_transfer(tmp_path, tiny, monkeypatch):
         with (tmp_path / "out" / "mini" / "tables" / f"{name}.csv").open() as file:
             return [line for line in csv.DictReader(file) if line["ours"]]
 
-    assert {line["column"] for line in table("classification-r18", "8", "cifar10=digits")} == {"C-10", "C-100"}
+    probed = table("classification-r18", "8", "cifar10=digits")
+    assert {line["column"] for line in probed} == {"C-10", "C-100"}
+    assert all(float(line["knn"]) > 0 for line in probed)  # of the same evaluation
     scores = {f"{score}^{kind}" for score in ("AP", "AP_50", "AP_75") for kind in ("bb", "mk")}
     assert {line["column"] for line in table("coco", "7", f"coco={pictures}")} == scores
