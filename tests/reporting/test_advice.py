@@ -32,7 +32,8 @@ def jumping(share):
 def test_flat_curves(looks):
     advice = advise(records(lambda share: 10 + math.exp(-8 * share), looks), finished=True)
     assert (advice.verdict, advice.longer) == ("settled", True)
-    assert advice.text.startswith("You can stop: from the third quarter to the last, no gauge of any width changed by")
+    assert advice.text.startswith("The gauges have settled: from the third quarter to the last, no gauge of any width")
+    assert "you can stop here" in advice.text
     assert "cosine" in advice.text
     assert "only a longer run can show" in advice.text
 

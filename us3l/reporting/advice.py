@@ -108,9 +108,9 @@ def advise(records: Sequence[Record], finished: bool) -> Advice | None:
         )
     return Advice(
         "settled",
-        f"You can stop: {quiet}. More of these last steps would change little. But the learning rate falls to 0 along "
-        "a cosine, which calms every curve at its end: whether a longer schedule would be better, only a longer run "
-        "can show.",
+        f"The gauges have settled: {quiet}. More of these last steps would change little, so you can stop here. That "
+        "does not mean that nothing better is possible: the learning rate falls to 0 along a cosine, which calms every "
+        "curve at its end. What a longer schedule brings, only a longer run can show.",
         longer=True,
     )
 
