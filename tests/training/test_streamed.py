@@ -3,6 +3,7 @@
 import shutil
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,13 +13,16 @@ from PIL import Image
 from us3l.cli.main import main
 from us3l.data import order
 from us3l.data.images import Step
-from us3l.data.sources import find, load
+from us3l.data.keeping import KeptImages
+from us3l.data.sources import find, load, open_for_training
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.records import read_speeds
 from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.recipes import MINI, Network
+from us3l.training.run import Machine, config_of
 from us3l.training.trainer import Trainer
+from us3l.verbs.pretraining import resumed as resumed_settings
 
 RECIPE = replace(
     MINI,
@@ -158,3 +162,30 @@ def test_the_command_streams_and_names_damaged_images(folder, tmp_path, capsys):
     assert 0 < speed.waited < speed.seconds
     log = (tmp_path / "run" / "train.log").read_text()
     assert "skipped" in log
+
+
+def test_a_run_on_kept_photographs_resumes_in_the_middle_of_an_epoch(folder):
+    """And sees what a streamed one sees: the images are no larger than crops need them."""
+    images = open_for_training(folder, RECIPE.views)
+    assert isinstance(images, KeptImages)
+
+    def training(images):
+        return Trainer(RECIPE, images, Fabric(accelerator="cpu"))
+
+    whole, half, resumed, streamed = (training(images) for images in (images, images, images, images.originals))
+    losses = [torch.stack(whole.train_step().losses).tolist() for _ in range(3)]
+    first = torch.stack(half.train_step().losses).tolist()
+    resumed.load_state(half.state())
+    assert losses == [first] + [torch.stack(resumed.train_step().losses).tolist() for _ in range(2)]
+    assert losses == [torch.stack(streamed.train_step().losses).tolist() for _ in range(3)]
+
+
+def test_runs_that_do_not_say_what_they_kept_go_on_as_they_began(tmp_path):
+    run = Run(tmp_path / "run-1")
+    shutil.copytree(Path(__file__).parents[1] / "fixtures" / "run-1", run.folder)
+    assert config_of(run).machine.keep == "views"
+    assert Machine().keep == "crops"
+    for change in ({"keep": "crops"}, {"memory_gib": 1.0}):
+        with pytest.raises(UserError, match="a resumed run keeps its settings"):
+            resumed_settings(run, **change)
+    assert resumed_settings(run, keep="views", accumulate=2).machine.accumulate == 2

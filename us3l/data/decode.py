@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -13,9 +14,25 @@ from stat import S_ISREG
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-Encoded = Path | bytes | np.ndarray | Image.Image | None
-"""An image file, its bytes, pixels that need no decoding, an image that Pillow opened, or None where there should have
-been one.
+
+class Damaged(Exception):
+    """The image cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """An image that was decoded and resized before."""
+
+    pixels: np.ndarray
+    """H x W x 3, uint8."""
+    height: int
+    """Of the image that they were made of."""
+    width: int
+
+
+Encoded = Path | bytes | np.ndarray | Image.Image | Reduced | Damaged | None
+"""An image file, its bytes, pixels that need no decoding, an image that Pillow opened, one that was decoded before, why
+that could not be done, or None where there should have been one.
 
 Pixels are H x W x 3, uint8; or H x W, float32: grey ones from 0 to 255.
 """
@@ -39,10 +56,6 @@ _quick = False
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what counts is whether an image can be decoded
 
 
-class Damaged(Exception):
-    """The image cannot be used; the message says why."""
-
-
 def decode(encoded: Encoded, size: int | None = None, by: int = 1) -> np.ndarray:
     """Upright RGB pixels, H x W x 3 uint8.
 
@@ -56,6 +69,10 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1) -> np.ndarray
     Raises:
         Damaged: It cannot be used.
     """
+    if isinstance(encoded, Reduced):
+        encoded = encoded.pixels
+    if isinstance(encoded, Damaged):
+        raise encoded
     if encoded is None:
         raise Damaged("no image bytes")
     if isinstance(encoded, np.ndarray):
@@ -95,6 +112,10 @@ def measure(encoded: Encoded) -> tuple[int, int]:
     Raises:
         Damaged: It cannot be used.
     """
+    if isinstance(encoded, Reduced):
+        return encoded.height, encoded.width
+    if isinstance(encoded, Damaged):
+        raise encoded
     if encoded is None:
         raise Damaged("no image bytes")
     if isinstance(encoded, np.ndarray):
@@ -210,13 +231,15 @@ def weight(encoded: Encoded) -> int:
     """The bytes of memory that an image takes before it is decoded, about."""
     if isinstance(encoded, Image.Image):
         return 4 * encoded.width * encoded.height
-    if isinstance(encoded, np.ndarray):
-        return encoded.nbytes
+    if isinstance(encoded, np.ndarray | Reduced):
+        return encoded.nbytes if isinstance(encoded, np.ndarray) else encoded.pixels.nbytes
     return len(encoded) if isinstance(encoded, bytes) else 0
 
 
 def content(encoded: Encoded) -> bytes:
     """The bytes of an image as it is kept; none of one that cannot be read."""
+    if isinstance(encoded, Reduced | Damaged):
+        return content(encoded.pixels) if isinstance(encoded, Reduced) else b""
     if isinstance(encoded, np.ndarray | Image.Image):
         return encoded.tobytes()
     if isinstance(encoded, Path):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 DECODED_AT_ONCE = 256
 HELD_BYTES = 2**26  # of encoded images that wait to be decoded
 Counter = Callable[[int, int], None]
+T = TypeVar("T")
 
 
 def decode_all(
@@ -54,14 +55,14 @@ def _decode_all(
     kept: list[int] = []
     skipped: list[str] = []
     encoded = files.source.read(files.chosen)
-    for position, pixels in enumerate(_decoded(encoded, size, exact)):
+    for position, pixels in enumerate(in_threads(lambda one: _attempt(one, size, exact), encoded)):
         name = files.source.name(files.chosen[position])
         if isinstance(pixels, Damaged):
             skipped.append(f"{name}: {pixels}")
         else:
             height, width, _ = pixels.shape
             if images is None:
-                _check_memory(len(files) * pixels.nbytes, files.name)
+                check_memory(len(files) * pixels.nbytes, files.name)
                 images = np.empty((len(files), 3, height, width), np.uint8)
             if height != width or images.shape[-1] != width:
                 raise UserError(
@@ -77,12 +78,12 @@ def _decode_all(
     return torch.from_numpy(images[: len(kept)]), np.array(kept), skipped
 
 
-def _decoded(encoded: Iterable[Encoded], size: int | None, exact: bool) -> Iterator[np.ndarray | Damaged]:
-    """Pixels in the order given, decoded by all cores; only a few images are held at a time."""
+def in_threads(decoding: Callable[[Encoded], T], encoded: Iterable[Encoded]) -> Iterator[T]:
+    """What is made of each image, in the order given, by all cores; only a few images are held at a time."""
     encoded = iter(encoded)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         while some := _some(encoded):
-            yield from pool.map(lambda one: _attempt(one, size, exact), some)
+            yield from pool.map(decoding, some)
 
 
 def _attempt(encoded: Encoded, size: int | None, exact: bool) -> np.ndarray | Damaged:
@@ -113,7 +114,8 @@ def usable_memory(bound: int | None = None) -> int | None:
     return min((limit for limit in (bound, available and available // 2) if limit is not None), default=None)
 
 
-def _check_memory(needed: int, name: str) -> None:
+def check_memory(needed: int, name: str) -> int | None:
+    """The bytes that may be taken, if that is known; a `UserError` if they are fewer than needed."""
     usable = usable_memory()
     if usable is not None and needed > usable:
         raise UserError(
@@ -121,6 +123,7 @@ def _check_memory(needed: int, name: str) -> None:
             f"{(available_memory() or 0) / 2**30:.1f} GiB of memory available; lower the size, limit the number of "
             "images, or read them as they are needed (`stream=True`)"
         )
+    return usable
 
 
 def available_memory() -> int | None:

@@ -15,14 +15,17 @@ from torch.utils.data import Dataset
 from us3l.data.catalogue import Catalogue
 from us3l.data.given import of_dataset, of_files, of_tensor
 from us3l.data.images import ImageSet as ImageSet
+from us3l.data.keeping import are_small, keep_all, kept_bytes
 from us3l.data.memory import decode_all
 from us3l.data.named import NAMED_SETS, open_named
 from us3l.data.opening import open_path
+from us3l.data.spec import Views
 from us3l.data.stream import ImageFiles as ImageFiles
 from us3l.errors import UserError, alike, did_you_mean
 from us3l.files import expanded
 from us3l.progress import SILENT, Progress
 
+Keep = Literal["crops", "views"]
 Split = Literal["train", "test", "all", "pretrain"]
 Data = str | Path | Tensor | Sequence[str | Path] | Dataset | ImageSet | ImageFiles
 """What a person calls images: a known name, a path (see docs/data.md), pixels (uint8, N x 3 x H x W), a list of image
@@ -76,6 +79,48 @@ def open_images(
         progress.say(f"{files.name}: {len(files):,} images, read anew whenever they are needed")
         return files
     return _decoded(files, size, progress, exact)
+
+
+def open_for_training(
+    data: Data,
+    views: Views,
+    *,
+    limit: int | None = None,
+    stream: bool = False,
+    memory: int = TRAINING_MEMORY,
+    keep: Keep = "crops",
+    progress: Progress = SILENT,
+) -> ImageSet | ImageFiles:
+    """Images to make random views of.
+
+    Squares of one size that are no larger than a view are one tensor. Others are kept as large as their crops need
+    them, if they take no more memory than allowed; else they are read as they are needed. What is chosen depends on the
+    images and on these settings alone, so that a run resumes as it began.
+
+    Args:
+        data: See `open_images`.
+        views: How views are made: the largest size and the smallest crop.
+        limit: No more than this many images.
+        stream: Read the images as they are needed, however few they are.
+        memory: Bytes that decoded images may take.
+        keep: "views" keeps centre squares of the size of views, as runs did until version 1.0.
+        progress: Told what is worth saying, and how far it is.
+    """
+    if isinstance(data, ImageSet) or keep == "views":
+        return open_images(
+            data, "pretrain", views.size, limit=limit, stream=stream, memory=memory, exact=True, progress=progress
+        )
+    files = find(data, "pretrain", limit, None, progress)
+    small = not stream and are_small(files, views)
+    if stream or (files.nbytes(views.size) if small else kept_bytes(files, views)) > memory:
+        progress.say(f"{files.name}: {len(files):,} images, read anew whenever they are needed")
+        return files
+    if small:
+        return _decoded(files, views.size, progress, exact=True)
+    with progress.counting(f"loading {files.name}") as counting:
+        images = keep_all(files, views, counting.so_far)
+    tell_damaged(progress, images.name, images.skipped)
+    return images
 
 
 def load(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from us3l.errors import UserError
 from us3l.run import Run
-from us3l.run.config import read_config
+from us3l.run.config import build, read_plain
 from us3l.run.identity import data_path, data_source
 from us3l.training.recipes import Recipe
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how a run is computed. All but `stream` may change when a run is resumed."""
+    """Where and how a run is computed. All but `stream`, `memory_gib` and `keep` may change when a run is resumed."""
 
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Kind of device."""
@@ -45,11 +46,18 @@ class Machine:
     the others are collected when evaluation, profiling or export first need them."""
     stream: bool = False
     """Read the images while training, as is always done when they do not fit into memory."""
+    memory_gib: float = 8.0
+    """Memory for decoded images; if they need more, they are read while training."""
+    keep: Literal["crops", "views"] = "crops"
+    """What is kept of images in memory: what crops need of them, or centre squares of the size of views, as in runs of
+    earlier versions."""
 
     def __post_init__(self) -> None:
         for name in ("devices", "accumulate", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be at least 1")
+        if not 0 < self.memory_gib < math.inf:
+            raise UserError(f"memory_gib={self.memory_gib} must be above 0")
         for name in ("skip_bad_steps", "max_bad_images"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)} must not be negative")
@@ -88,4 +96,7 @@ class RunConfig:
 def config_of(run: Run) -> RunConfig:
     """The settings that a run was started with."""
     run.check_started()
-    return read_config(run.config_file, RunConfig)
+    plain = read_plain(run.config_file)
+    if isinstance(plain, dict) and isinstance(plain.get("machine"), dict):
+        plain["machine"].setdefault("keep", "views")  # what runs did that do not say
+    return build(RunConfig, plain, str(run.config_file))

@@ -103,16 +103,18 @@ def train(
 
 def training_images(config: RunConfig, data: Data | None, progress: Progress) -> Images:
     """The images of a run, opened as its settings say."""
-    from us3l.data.sources import TRAINING_MEMORY, open_images
+    from us3l.data.sources import open_for_training
 
-    return open_images(
+    machine, views, sub_crop = config.machine, config.recipe.views, config.recipe.objective.sub_crop
+    if sub_crop is not None:
+        views = replace(views, crop_scale=(min(sub_crop, views.crop_scale[0]), 1.0))
+    return open_for_training(
         config.source if data is None else data,
-        "pretrain",
-        config.recipe.views.size,
+        views,
         limit=config.recipe.images,
-        stream=config.machine.stream,
-        memory=TRAINING_MEMORY,
-        exact=True,  # those of a run that is resumed must be the same
+        stream=machine.stream,
+        memory=int(machine.memory_gib * 2**30),
+        keep=machine.keep,
         progress=progress,
     )
 
@@ -192,7 +194,8 @@ def check_settled(run: Run, config: RunConfig) -> None:
     """That a resumed run keeps its settings: all but how it is computed."""
 
     def settled(config: RunConfig) -> RunConfig:
-        machine = Machine(stream=config.machine.stream)
+        now = config.machine
+        machine = Machine(stream=now.stream, memory_gib=now.memory_gib, keep=now.keep)
         data = data_path(config.source) or config.data
         return RunConfig(data, config.recipe.settled(), machine)
 
