@@ -118,9 +118,9 @@ def test_damaged_images_are_known_at_once_and_replaced(photos: Path) -> None:
     assert kept.total == 12
     batches = list(kept.views(VIEWS, STEPS, 1))
     assert batches[0].damaged == list(kept.skipped)
-    assert batches[0].damaged == next(iter(streamed.views(VIEWS, STEPS, 1, workers=0))).damaged
     assert torch.equal(batches[0].views[0][[0, 2]], whole[0][[0, 2]])
-    others = list(streamed.views(VIEWS, STEPS, 1, workers=0))
+    others = list(streamed.views(VIEWS, STEPS, 1))
+    assert batches[0].damaged == others[0].damaged
     assert [batch.indices.tolist() for batch in batches] == [batch.indices.tolist() for batch in others]
     assert kept.fingerprint() == streamed.fingerprint()
     for path in photos.iterdir():

@@ -5,6 +5,7 @@ What an image looks like depends on (seed, epoch, the image) alone, never on the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -142,10 +143,11 @@ class RandomCrops(Reader):
 
 
 def square(encoded: Encoded, size: int) -> Tensor:
-    """The centre square of an image at a size, 3 x size x size uint8: what `decode` gives, but quicker.
+    """The centre square of an image at a size, 3 x size x size uint8: what `decode` gives, in less time.
 
-    torch resizes in a third of Pillow's time, and rounds otherwise: values differ by 1 or 2 of 255 at most, but in the
-    outermost pixels, of which Pillow also looks beyond the square. Preprocessing of photographs cuts those off.
+    The shorter side is resized by torch, which takes a fifth of Pillow's time and rounds otherwise: values differ by 1
+    of 255, rarely by 2. The longer one is left to Pillow: its square may begin at half a pixel, where torch cannot cut,
+    and Pillow also looks at what lies beside it.
     """
     if isinstance(encoded, np.ndarray):
         return torch.from_numpy(decode(encoded, size).transpose(2, 0, 1).copy())
@@ -153,14 +155,18 @@ def square(encoded: Encoded, size: int) -> Tensor:
     edge = min(height, width)
     pixels = decode(encoded, by=reduction([(0, 0, edge, edge)], 2 * size, height * width))
     (height, width, _), edge = pixels.shape, min(pixels.shape[:2])
-    if (height - width) % 2 == 0:
-        return resized(pixels, ((height - edge) // 2, (width - edge) // 2, edge, edge), (size, size))
-    # The square begins at half a pixel, where torch cannot cut: that side is left to Pillow.
-    shape = (size, width) if width > height else (height, size)
-    narrow = Image.fromarray(resized(pixels, (0, 0, height, width), shape).permute(1, 2, 0).contiguous().numpy())
-    left, top = (max(0, side - edge) / 2 for side in (width, height))
-    box = (left, 0, left + edge, size) if width > height else (0, top, size, top + edge)
-    found = np.asarray(narrow.resize((size, size), Image.Resampling.BILINEAR, box))
+    if height == width:
+        return resized(pixels, (0, 0, edge, edge), (size, size))
+    upright = height > width
+    start, beside = abs(height - width) / 2, math.ceil(edge / size) + 1  # of the square, and how far Pillow looks
+    first, last = max(0, math.floor(start) - beside), min(max(height, width), math.ceil(start + edge) + beside)
+    begin, end = start - first, start - first + edge
+    if upright:
+        part, box = resized(pixels, (first, 0, last - first, edge), (last - first, size)), (0, begin, size, end)
+    else:
+        part, box = resized(pixels, (0, first, edge, last - first), (size, last - first)), (begin, 0, end, size)
+    image = Image.fromarray(part.permute(1, 2, 0).contiguous().numpy())
+    found = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box))
     return torch.from_numpy(found.transpose(2, 0, 1).copy())
 
 
