@@ -140,6 +140,13 @@ def test_a_long_curve_keeps_its_mean_and_its_ends():
     assert curve[0][0] < 100 < 11_900 < curve[-1][0]
 
 
+def test_whole_numbers_of_any_size_are_drawn():
+    """They are legal JSON, and ended the page in a traceback."""
+    points = [(0, 10**30), *((step, 1.0) for step in range(1, 2000))]
+    curve = thinned(points)
+    assert (curve[0][1] > 1e20, curve[-1][1]) == (True, 1.0)
+
+
 def test_what_is_missing(tmp_path):
     run = make_run(tmp_path / "new", finished=False)
     facts = run_facts(run, "new", None, 16, "not finished")

@@ -115,7 +115,7 @@ def thinned(points: Sequence[Point], count: int = POINTS) -> list[list[float]]:
     """
     if len(points) <= count:
         return [[x, short(y)] for x, y in points]
-    x, y = np.array(points).T
+    x, y = np.array(points, float).T  # whole numbers may be of any size
     part = np.minimum(((x - x.min()) / (np.ptp(x) or 1) * count).astype(int), count - 1)
     sizes = np.bincount(part)
     filled = np.flatnonzero(sizes)
