@@ -384,7 +384,7 @@ def test_finding_the_widths_of_a_family_without_signature_is_bounded_and_says_wh
         return nn.Linear(4, round(100_000 * width))
 
     net = us3l.Slimmable(many)
-    monkeypatch.setattr("us3l.slimmable.PATIENCE", 0)
+    monkeypatch.setattr("us3l.width.PATIENCE", 0)
     with pytest.warns(UserWarning, match=r"give the family a `signature\(width\)`") as told:
         assert 700 < len(net.widths) < 1100
     assert len(told) == 1

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from us3l.errors import UserError
-from us3l.slimmable import Slimmable, Statistics
+from us3l.slimmable import Slimmable
+from us3l.statistics import Statistics
 from us3l.tensors import KINDS, batch_norms, tensors_of
 from us3l.width import Width
 

@@ -7,12 +7,11 @@ tell about its networks.
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from torch.func import functional_call
 
 from us3l.errors import UserError
 from us3l.families.family import Family, as_family
+from us3l.statistics import Calibration, Statistics, take_from_state, to_state
 from us3l.switchable import SwitchableNorms
 from us3l.tensors import (
     SegmentCopy,
@@ -35,22 +35,9 @@ from us3l.tensors import (
     own_copy,
     tensors_of,
 )
-from us3l.width import Width, decode, distinct_widths, encode
+from us3l.width import Width, distinct_widths, encode, patiently
 
 COARSE = 1e-3  # how near to each other widths are tried where each must be built
-PATIENCE = 5  # seconds without a word
-
-Statistics = dict[str, Tensor]
-"""Running means and variances of one network's batch norms, by their names in its state dict."""
-
-
-class Calibration(NamedTuple):
-    """What `us3l.calibrate` found for one width."""
-
-    width: Width
-    statistics: Statistics
-    weights: str
-    """The digest of the weights that the statistics belong to."""
 
 
 class Slimmable(nn.Module):
@@ -156,26 +143,8 @@ class Slimmable(nn.Module):
         if not widths and self.family.signature(1.0) is not None:
             widths = distinct_widths(self.signature, self.min_width, 1.0)
         elif not widths:
-            widths = distinct_widths(self._patiently(self.signature), self.min_width, 1.0, COARSE)
+            widths = distinct_widths(patiently(self.signature), self.min_width, 1.0, COARSE)
         return {self.signature(width): width for width in widths}
-
-    @staticmethod
-    def _patiently(signature: Callable[[Width], Hashable]) -> Callable[[Width], Hashable]:
-        """The same function, which warns when it has been called for a long time."""
-        start = time.monotonic()
-
-        def patient(width: Width) -> Hashable:
-            nonlocal start
-            if time.monotonic() - start > PATIENCE:
-                start = math.inf
-                warnings.warn(
-                    "finding the distinct widths of this family takes long, because each width that is tried is built: "
-                    "give the family a `signature(width)`, a cheap summary of its shapes",
-                    stacklevel=2,
-                )
-            return signature(width)
-
-        return patient
 
     @property
     def widths(self) -> list[float]:
@@ -429,12 +398,8 @@ class Slimmable(nn.Module):
         self._forget_tensors()
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Statistics and the digest of their weights are tensors too, so that any reader of checkpoints takes them."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for width, statistics, weights in self.statistics.values():
-            place = f"{prefix}{STATISTICS}{encode(width)}/"
-            destination |= {place + name: tensor for name, tensor in statistics.items()}
-            destination[place + WEIGHTS] = torch.tensor(list(bytes.fromhex(weights)), dtype=torch.uint8)
+        destination |= to_state(self.statistics.values(), prefix)
 
     def _load_from_state_dict(
         self,
@@ -444,24 +409,17 @@ class Slimmable(nn.Module):
         strict: bool,
         missing: Any,
         unexpected: Any,
-        errors: Any,
+        errors: list[str],
     ) -> None:
-        start = prefix + STATISTICS
-        widths: dict[str, Statistics] = {}
-        for key in [key for key in state if key.startswith(start)]:
-            width, _, name = key.removeprefix(start).partition("/")
-            widths.setdefault(width, {})[name] = state.pop(key)
+        calibrations = take_from_state(state, prefix, errors)
         super()._load_from_state_dict(state, prefix, metadata, strict, missing, unexpected, errors)
-        if widths:
+        if calibrations:
             self.forget_calibration()
-        for text, statistics in widths.items():
+        for width, statistics, weights in calibrations:
             try:
-                weights = bytes(statistics.pop(WEIGHTS).tolist()).hex()
-                self.set_statistics(
-                    decode(text), {name: t.detach().cpu().clone() for name, t in statistics.items()}, weights
-                )
-            except (KeyError, ValueError) as error:
-                errors.append(f"the statistics of width {text} do not fit: {error}")
+                self.set_statistics(width, statistics, weights)
+            except UserError as error:
+                errors.append(f"the statistics of width {encode(width)} do not fit: {error}")
 
     def load_plain(self, state: Mapping[str, Tensor]) -> None:
         """Take the weights of a plain network of width 1: the state dict of a torchvision or timm model.
@@ -485,6 +443,3 @@ class Slimmable(nn.Module):
         from us3l.storage import save
 
         save(self, path, overwrite)
-
-
-STATISTICS, WEIGHTS = "statistics.", "weights.sha256"  # in the names of a state dict

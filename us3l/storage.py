@@ -22,7 +22,8 @@ from us3l.errors import UserError
 from us3l.families import create
 from us3l.families.family import Family
 from us3l.files import check_regular, finite, read_json, replacing, write_json
-from us3l.slimmable import Slimmable, Statistics
+from us3l.slimmable import Slimmable
+from us3l.statistics import Statistics
 from us3l.tensors import KINDS, batch_norms, digest, tensors_of
 from us3l.width import Width, decode, encode
 

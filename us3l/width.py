@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable, Hashable, Iterable
-from math import ceil
+from math import ceil, inf
 
 Width = float | tuple[float, ...]
 """One number for the whole network, or one for each of its stages."""
 
 RESOLUTION = 1e-5
+PATIENCE = 5  # seconds without a word
 
 
 def encode(width: Width) -> str:
@@ -70,6 +73,24 @@ def distinct_widths(
         low if first == low else high if last == high else roundest(first, last)
         for first, last in zip(firsts, lasts, strict=True)
     ]
+
+
+def patiently(signature: Callable[[float], Hashable]) -> Callable[[float], Hashable]:
+    """The same function, which warns when it has been called for a long time."""
+    start = time.monotonic()
+
+    def patient(width: float) -> Hashable:
+        nonlocal start
+        if time.monotonic() - start > PATIENCE:
+            start = inf
+            warnings.warn(
+                "finding the distinct widths of this family takes long, because each width that is tried is built: "
+                "give the family a `signature(width)`, a cheap summary of its shapes",
+                stacklevel=2,
+            )
+        return signature(width)
+
+    return patient
 
 
 def roundest(first: float, last: float) -> float:
