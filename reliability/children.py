@@ -6,13 +6,17 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 
 def start(job: Callable[[], int], log: Path, environment: Mapping[str, str] | None = None) -> int:
     """Fork a process that does the job, its output going to a file; its id. Nothing may have been computed before."""
+    log.touch()  # it is read even if the process is ended before its first line
     pid = os.fork()
     if pid:
+        with suppress(OSError):  # whoever of the two is first: a stop of the group must find it
+            os.setpgid(pid, pid)
         return pid
     code = 1
     try:

@@ -42,6 +42,7 @@ def test_older_files_have_the_usual_values() -> None:
     [
         {"size": 0},
         {"size": 4097, "resize": 5000},
+        {"size": 10**400},
         {"size": True},
         {"size": 16.0},
         {"size": "16"},

@@ -60,7 +60,7 @@ class Preprocessing:
 
         Small images show their object alone; for photographs it is usual to resize to 256 and to cut out 224.
         """
-        large = isinstance(size, int) and size >= LARGE
+        large = isinstance(size, int) and LARGE <= size <= LARGEST
         return cls(size, round(size * 256 / 224) if large else size)
 
     @classmethod
