@@ -260,3 +260,10 @@ def test_a_checkpoint_with_other_values_than_numbers():
     trainer = recipe_trainer()
     with pytest.raises(UserError, match="does not fit"):
         trainer.load_state(trainer.state() | {"skipped": {"a": 0}})
+
+
+def test_names_of_columns_do_not_break_the_line(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"one\ntwo\x0cthree": [b"x"]}), tmp_path / "x.parquet")
+    with pytest.raises(UserError, match="no column") as caught:
+        load(tmp_path / "x.parquet")
+    assert len(str(caught.value).splitlines()) == 1

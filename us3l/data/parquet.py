@@ -17,6 +17,7 @@ import numpy as np
 from us3l.data.catalogue import Blocks, Catalogue, encode_labels, split_names
 from us3l.data.decode import Encoded
 from us3l.errors import UserError
+from us3l.streams import one_line
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -127,10 +128,12 @@ class _Table:
             raise self.damaged()
         image = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
         if image is None:
-            raise UserError(f"{path}: no column 'image' or 'img'; it has {', '.join(schema.names)}")
+            raise UserError(f"{path}: no column 'image' or 'img'; it has {one_line(', '.join(schema.names))}")
         leaf = _leaf(schema.field(image))
         if leaf is None:
-            raise UserError(f"{path}: column '{image}' holds {schema.field(image).type}, not image bytes")
+            raise UserError(
+                f"{path}: column '{image}' holds {one_line(str(schema.field(image).type))}, not image bytes"
+            )
         self.image_column = leaf
         # Of all columns: of a damaged file, asking for one column's size can end the process.
         self.group_bytes = np.array([max(0, group.total_byte_size) for group in groups], np.int64)
