@@ -265,5 +265,5 @@ def test_a_checkpoint_with_other_values_than_numbers():
 def test_names_of_columns_do_not_break_the_line(tmp_path: Path) -> None:
     pq.write_table(pa.table({"one\ntwo\x0cthree": [b"x"]}), tmp_path / "x.parquet")
     with pytest.raises(UserError, match="no column") as caught:
-        load(tmp_path / "x.parquet")
+        find(tmp_path / "x.parquet", "all")
     assert len(str(caught.value).splitlines()) == 1
