@@ -1,7 +1,10 @@
 """Runs on images that are read while they train."""
 
+import gc
+import multiprocessing
 import shutil
 import tarfile
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +60,22 @@ def test_a_streamed_run_resumes_in_the_middle_of_an_epoch(folder):
     resumed.load_state(half.state())
     assert resumed.per_epoch == 3
     assert losses == first + [torch.stack(resumed.train_step().losses).tolist() for _ in range(4)]
+
+
+def test_a_forgotten_run_ends_its_processes_in_order(folder, monkeypatch):
+    """Not by the garbage collector, which closes the pipes to them first: files of others could be closed for them."""
+    monkeypatch.setenv("US3L_WORKERS", "1")
+    before = set(multiprocessing.active_children())
+    ours = streaming(folder, replace(RECIPE, objective=replace(RECIPE.objective, sub_crop=0.9)))
+    ours.step = 3  # with sub-networks, whose images are read apart
+    ours.train_step()
+    readers = set(multiprocessing.active_children()) - before
+    forgotten = weakref.ref(ours)
+    del ours
+    gc.collect()
+    assert forgotten() is None
+    assert len(readers) == 2
+    assert not any(reader.is_alive() for reader in readers)
 
 
 def test_every_image_of_an_epoch_is_seen_once_and_labels_belong_to_their_images(folder):

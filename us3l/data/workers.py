@@ -20,6 +20,10 @@ from us3l.errors import UserError
 WORKERS_VARIABLE = "US3L_WORKERS"
 T = TypeVar("T")
 
+_READING: set[Any] = set()
+"""Readers whose processes run. Held here, as the garbage collector would close their pipes before it asks them to end:
+they would then write to, and close, whatever files have got the numbers of those pipes since."""
+
 
 def read_ahead(
     dataset: Dataset[T | UserError], items: Iterable[Any], workers: int, pinned: bool
@@ -30,7 +34,7 @@ def read_ahead(
 
     Args:
         dataset: Gives whole batches.
-        items: What to ask it for.
+        items: What to ask it for. They must not hold whoever reads: see `iterate`.
         workers: The number of processes; 0: read in this one.
         pinned: Into memory from which a GPU can copy by itself.
     """
@@ -46,8 +50,7 @@ def read_ahead(
         generator=torch.Generator(),  # else it would draw from the global one
         pin_memory=pinned,
     )
-    with left_alone():
-        reading = iter(loader)
+    reading = iterate(loader)
     while True:
         started = time.perf_counter()
         try:
@@ -65,6 +68,23 @@ def read_ahead(
         if isinstance(found, UserError):
             raise found
         yield found, time.perf_counter() - started
+
+
+def iterate(loader: DataLoader[T]) -> Iterator[T]:
+    """What a loader gives, by processes that end in order: with the iteration, or when nobody is left who wants more.
+
+    Args:
+        loader: Its items must not hold whoever reads, who would then never be forgotten.
+    """
+    with left_alone():
+        reading: Any = iter(loader)
+    _READING.add(reading)
+    try:
+        yield from reading
+    finally:
+        _READING.discard(reading)
+        if loader.num_workers:
+            reading._shutdown_workers()  # torch would do it when it is collected, which may be too late: see _READING
 
 
 def _as_it_is(found: T) -> T:

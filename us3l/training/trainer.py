@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -136,7 +137,8 @@ class Trainer:
 
     def steps_from(self, first: int) -> Iterator[Step]:
         """The steps that are left from the `first` on, epoch after epoch."""
-        epochs = map(self.epoch, itertools.count(first // self.per_epoch))
+        trainer = weakref.proxy(self)  # what reads ahead of it must not keep it alive
+        epochs = (trainer.epoch(number) for number in itertools.count(first // self.per_epoch))
         steps = itertools.chain.from_iterable(epochs)
         begin = first % self.per_epoch
         return itertools.islice(steps, begin, begin + max(1, self.steps - first))
@@ -159,7 +161,8 @@ class Trainer:
             self.reading = self.sub_reading = iter(())  # processes that read other steps end before others are started
             self.reading = self.read(self.recipe.views, self.steps_from(self.step), self.recipe.seed)
             if self.own_views is not None:
-                apart = (step for step in self.steps_from(self.step) if len(self.widths(step.number)) > 1)
+                trainer = weakref.proxy(self)
+                apart = (step for step in self.steps_from(self.step) if len(trainer.widths(step.number)) > 1)
                 self.sub_reading = self.read(self.own_views, apart, seed_from(self.recipe.seed, OWN_VIEWS))
         batch = next(self.reading)
         self.waited = batch.waited

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from us3l.data.detection.examples import Example, Examples
-from us3l.data.workers import left_alone
+from us3l.data.workers import iterate
 
 Key = tuple[int, bool]
 """The place of an image, and whether to mirror it."""
@@ -24,9 +24,7 @@ def loader(examples: Examples, batches: Iterable[list[Key]], workers: int) -> It
         num_workers=workers,
         generator=torch.Generator(),  # nothing is drawn from the global one
     )
-    with left_alone():
-        reading = iter(loader)
-    yield from reading
+    yield from iterate(loader)
 
 
 def training_batches(count: int, batch: int, start: int, steps: int, seed: int) -> Iterator[list[Key]]:
