@@ -70,7 +70,7 @@ def read_ahead(
         yield found, time.perf_counter() - started
 
 
-def iterate(loader: DataLoader[T]) -> Iterator[T]:
+def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
     """What a loader gives, by processes that end in order: with the iteration, or when nobody is left who wants more.
 
     Args:
