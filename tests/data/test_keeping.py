@@ -144,16 +144,18 @@ def test_processes_share_the_memory(photos: Path, monkeypatch: pytest.MonkeyPatc
         os.unlink(path)
     two = [view for batch in kept.views(VIEWS, STEPS, 1, workers=2) for view in batch.views]
     assert all(map(torch.equal, alone, two))
-    asked: list[int | None] = []
+    monkeypatch.setenv("US3L_WORKERS", "3")
+    assert [kept.readers_for(torch.device(device)) for device in ("cpu", "cuda", "meta")] == [0, 3, 3]
+    assert kept.readers_for(None) == 0
+    monkeypatch.setattr("multiprocessing.get_start_method", lambda: "spawn")
+    assert kept.readers_for(torch.device("cuda")) == 0
 
-    def noted(*given: object, **_: object) -> object:
-        asked.append(given[-1] if given[-1] is None else int(str(given[-1])))
-        return iter(())
 
-    monkeypatch.setattr(ImageFiles, "views", noted)
-    for device in ("cpu", "cuda", "meta"):
-        kept.views(VIEWS, STEPS, 1, device=torch.device(device))
-    assert asked == [0, None, None]
+def test_nothing_is_forked_to_cut_for_the_processor(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = open_for_training(photos, VIEWS)
+    monkeypatch.setenv("US3L_WORKERS", "3")
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", pytest.fail)
+    assert made(kept)
 
 
 @pytest.mark.parametrize("count", [1, 7, 300, 5000])

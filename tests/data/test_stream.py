@@ -1,6 +1,9 @@
 import gc
+import multiprocessing
 import os
 import pickle
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader, Dataset
 
 from us3l.data import reading
 from us3l.data.images import Step
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, find, load
 from us3l.data.spec import Views
-from us3l.data.workers import default_workers
+from us3l.data.workers import _READING, default_workers, iterate
 from us3l.errors import UserError
 
 VIEWS = Views(size=16, blur=0.5)
@@ -152,6 +156,54 @@ def test_catalogues_can_be_sent_to_other_processes(photos: Path, tmp_path: Path)
         copy = pickle.loads(pickle.dumps(files))
         order = torch.tensor([3, 0, 2])
         assert torch.equal(views_of(copy, [order])[0], views_of(files, [order], workers=1)[0])
+
+
+def test_processes_end_with_the_reading_even_if_somebody_holds_the_reader() -> None:
+    others, processes = set(_READING), set(multiprocessing.active_children())
+    numbers: Any = [1, 2, 3]
+    reading = iterate(DataLoader(numbers, batch_size=None, num_workers=1))
+    assert next(reading) == 1
+    (held,) = _READING - others  # so that the garbage collector leaves its pipes open
+    (process,) = set(multiprocessing.active_children()) - processes
+    reading.close()  # type: ignore[attr-defined]
+    ended = not process.is_alive()
+    process.kill()
+    assert ended
+    assert held not in _READING
+
+
+class _Lost:
+    """Cannot be fetched from the process that made it."""
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return _reset, ()
+
+
+def _reset() -> None:
+    raise ConnectionResetError("Connection reset by peer")
+
+
+class _Gives(Dataset[_Lost]):
+    """Something that gets lost on the way; after which the process dies, or not."""
+
+    def __init__(self, dies: bool) -> None:
+        self.dies = dies
+
+    def __getitem__(self, index: int) -> _Lost:
+        if index and self.dies:
+            time.sleep(0.2)  # longer than it takes to find that the first was lost
+            os.kill(os.getpid(), signal.SIGKILL)
+        return _Lost()
+
+
+def test_a_connection_that_breaks_before_its_process_has_ended_is_a_killed_process() -> None:
+    items: Any = [0, 1]
+    reading = iterate(DataLoader(_Gives(dies=True), batch_size=None, sampler=items, num_workers=1))
+    with pytest.raises(UserError, match="1 processes that read images was killed"):
+        next(reading)
+    reading = iterate(DataLoader(_Gives(dies=False), batch_size=None, sampler=items, num_workers=1))
+    with pytest.raises(ConnectionResetError):
+        next(reading)
 
 
 def test_the_number_of_workers_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

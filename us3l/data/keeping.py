@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from us3l.data.decode import Damaged, Encoded, Reduced, decode, fetch, measure
-from us3l.data.images import Batch, Channels, ImageSet, Step
+from us3l.data.images import Batch, ImageSet
 from us3l.data.memory import Counter, check_memory, in_threads
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.reading import reduction, resized, unreadable
-from us3l.data.spec import MEAN, STD, Views
+from us3l.data.spec import Views
 from us3l.data.stream import ImageFiles
 from us3l.data.views import ASPECT
 
@@ -43,22 +43,10 @@ class KeptImages(ImageFiles):
     ) -> Iterator[Batch]:
         return self.originals.batches(preprocessing, batch_size, workers)
 
-    def views(
-        self,
-        views: Views,
-        steps: Iterable[Step],
-        seed: int,
-        count: int = 2,
-        part: tuple[int, int] = (0, 1),
-        device: torch.device | None = None,
-        mean: Channels = MEAN,
-        std: Channels = STD,
-        workers: int | None = None,
-    ) -> Iterator[Batch]:
-        """See `ImageFiles`. Processes only cut, and only for a GPU; they must be forks, which share this memory."""
-        if device is None or device.type == "cpu" or multiprocessing.get_start_method() != "fork":
-            workers = workers or 0
-        return super().views(views, steps, seed, count, part, device, mean, std, workers)
+    def readers_for(self, device: torch.device | None) -> int:
+        """Processes only cut, and only for a GPU; they must be forks, which share this memory."""
+        alone = device is None or device.type == "cpu" or multiprocessing.get_start_method() != "fork"
+        return 0 if alone else super().readers_for(device)
 
     def fingerprint(self) -> list[int]:
         return self.originals.fingerprint()

@@ -109,6 +109,7 @@ class Reader(Dataset[Read | UserError]):
                 return
 
     def cut(self, encoded: Encoded, epoch: int, index: int) -> Cuttings:
+        """What a batch needs of one image: each kind of reader has its own."""
         raise NotImplementedError
 
 

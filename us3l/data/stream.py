@@ -146,7 +146,12 @@ class ImageFiles:
 
         shares = ((step.epoch, share(step.indices, part).tolist()) for step in steps)
         pinned = device is not None and device.type == "cuda"
-        return _batches(self, RandomCrops(self, views, seed, count), shares, made, workers, pinned)
+        chosen = self.readers_for(device) if workers is None else workers
+        return _batches(self, RandomCrops(self, views, seed, count), shares, made, chosen, pinned)
+
+    def readers_for(self, _: torch.device | None) -> int:
+        """How many processes make the views for a device, unless it is said."""
+        return default_workers()
 
     def fingerprint(self) -> list[int]:
         """The number of images, and checksums of names, of encoded sizes, of some images' bytes, and of labels."""

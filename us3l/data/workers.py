@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 import torch
@@ -21,8 +22,8 @@ WORKERS_VARIABLE = "US3L_WORKERS"
 T = TypeVar("T")
 
 _READING: set[Any] = set()
-"""Readers whose processes run. Held here, as the garbage collector would close their pipes before it asks them to end:
-they would then write to, and close, whatever files have got the numbers of those pipes since."""
+"""Readers whose processes run. Held here, as the garbage collector may close their pipes before it asks them to end:
+they could then write to, and close, whatever files have got the numbers of those pipes since."""
 
 
 def read_ahead(
@@ -57,14 +58,6 @@ def read_ahead(
             found = next(reading)
         except StopIteration:
             return
-        except RuntimeError as error:
-            if "DataLoader worker" in str(error) and "exited unexpectedly" in str(error):
-                raise UserError(
-                    f"one of {workers} processes that read images was killed, most likely because memory ran out; "
-                    f"fewer of them need less: set the environment variable {WORKERS_VARIABLE} to "
-                    f"{max(1, workers // 2)}"
-                ) from None
-            raise
         if isinstance(found, UserError):
             raise found
         yield found, time.perf_counter() - started
@@ -81,10 +74,25 @@ def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
     _READING.add(reading)
     try:
         yield from reading
+    except (RuntimeError, OSError, EOFError):  # what torch says of a dead process, or the connection to it
+        if not _was_killed(reading):
+            raise
+        raise UserError(
+            f"one of {loader.num_workers} processes that read images was killed, most likely because memory ran out; "
+            f"fewer of them need less: set the environment variable {WORKERS_VARIABLE} to "
+            f"{max(1, loader.num_workers // 2)}"
+        ) from None
     finally:
         _READING.discard(reading)
         if loader.num_workers:
             reading._shutdown_workers()  # torch would do it when it is collected, which may be too late: see _READING
+
+
+def _was_killed(reading: Any) -> bool:
+    """Whether a process of a loader has ended other than by itself; a connection can break a moment before it ends."""
+    processes = getattr(reading, "_workers", [])
+    wait([process.sentinel for process in processes], timeout=1)
+    return any(process.exitcode for process in processes)
 
 
 def _as_it_is(found: T) -> T:
