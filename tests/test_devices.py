@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from us3l.devices import choose_device, for_doubles, moved
+from us3l.devices import choose_device, for_doubles, moved, precision_for, precision_here
 from us3l.errors import UserError
 
 
@@ -45,3 +45,29 @@ def test_a_module_comes_back():
             raise KeyError
     except KeyError:
         assert module.weight.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("kind", "capability", "scaling", "expected"),
+    [
+        ("cuda", (9, 0), True, "bf16-mixed"),
+        ("cuda", (8, 0), False, "bf16-mixed"),
+        ("cuda", (7, 5), True, "16-mixed"),
+        ("cuda", (7, 0), True, "16-mixed"),
+        ("cuda", (7, 0), False, "32-true"),
+        ("cuda", (6, 1), True, "32-true"),
+        ("cuda", None, True, "32-true"),
+        ("mps", None, True, "32-true"),
+        ("cpu", None, True, "32-true"),
+    ],
+)
+def test_precision_that_suits_a_device(kind, capability, scaling, expected):
+    assert precision_for(kind, capability, scaling) == expected
+
+
+def test_precision_of_the_device_that_is_chosen(machine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
+    machine(cuda=True, mps=False)
+    assert (precision_here(), precision_here("cpu")) == ("bf16-mixed", "32-true")
+    machine(cuda=False, mps=False)
+    assert (precision_here(), precision_here("cuda")) == ("32-true", "32-true")

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+BF16, TENSOR_CORES = (8, 0), (7, 0)
+"""CUDA capabilities from which on a GPU computes in bfloat16, and in float16 at several times its speed."""
 
 
 def choose_device(asked: Device = "auto") -> torch.device:
@@ -33,6 +36,44 @@ def choose_device(asked: Device = "auto") -> torch.device:
         usable = ", ".join(sorted(kind for kind, there in present.items() if there))
         raise UserError(f"device={asked!r} is not available here; choose from auto, {usable}")
     return torch.device(asked)
+
+
+def precision_for(kind: str, capability: tuple[int, int] | None = None, scaling: bool = True) -> Precision:
+    """The arithmetic that suits a device for training.
+
+    16 bits pay on GPUs that have units for them: bfloat16 where there is a choice, since float16 needs scaled
+    gradients. CPUs and MPS stay at 32 bits: few CPUs compute in bfloat16, and on MPS nobody has tried it.
+
+    Args:
+        kind: Of the device: "cuda", "mps" or "cpu".
+        capability: A CUDA device's, such as (8, 0).
+        scaling: Whether gradients can be scaled, as they cannot be with FSDP.
+
+    >>> precision_for("cuda", (8, 6)), precision_for("cuda", (7, 5)), precision_for("cpu")
+    ('bf16-mixed', '16-mixed', '32-true')
+    """
+    if kind != "cuda" or capability is None:
+        return "32-true"
+    if capability >= BF16:
+        return "bf16-mixed"
+    return "16-mixed" if capability >= TENSOR_CORES and scaling else "32-true"
+
+
+def precision_here(asked: Device = "auto", scaling: bool = True) -> Precision:
+    """What `precision_for` says of the device of this machine that would be chosen; of a missing one, 32 bits.
+
+    Args:
+        asked: As for `choose_device`.
+        scaling: As for `precision_for`.
+    """
+    import torch
+
+    try:
+        device = choose_device(asked)
+    except UserError:  # which whoever computes there will hear of
+        return "32-true"
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    return precision_for(device.type, capability, scaling)
 
 
 def for_doubles(device: torch.device) -> torch.device:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -68,7 +69,8 @@ def pretrain(
         The trained network, also where the model has its teacher's weights (`Objective.product`).
     """
     check_settings(config)
-    machine = config.machine
+    machine = config.machine.settled()
+    config = replace(config, machine=machine)
     fabric = make_fabric(machine.accelerator, machine.devices, machine.precision, machine.fsdp)
     if not (resume and run.started):
         run.refuse_if_used()
@@ -305,10 +307,12 @@ def start_of(trainer: Trainer) -> Start:
 def describe(config: RunConfig, trainer: Trainer) -> str:
     recipe = config.recipe
     count = sum(p.numel() for p in trainer.learner.net.full.parameters())
+    precision = "" if config.machine.precision == "32-true" else f" in {config.machine.precision}"
     return (
         f"{recipe.network.backbone} (base {recipe.network.base}, {count / 1e6:.2f} M parameters) on {config.data}: "
         f"{trainer.images.total} images, {trainer.steps} steps of {trainer.batch * trainer.fabric.world_size}, "
-        f"{trainer.fabric.world_size} x {trainer.fabric.device.type}{teacher_phrase(recipe.objective, trainer.steps)}"
+        f"{trainer.fabric.world_size} x {trainer.fabric.device.type}{precision}"
+        f"{teacher_phrase(recipe.objective, trainer.steps)}"
     )
 
 

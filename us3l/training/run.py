@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from us3l.devices import Device, precision_here
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.config import build, read_plain
@@ -17,12 +18,13 @@ from us3l.training.recipes import Recipe
 class Machine:
     """Where and how a run is computed. All but `stream`, `memory_gib` and `keep` may change when a run is resumed."""
 
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    accelerator: Device = "auto"
     """Kind of device."""
     devices: int = 1
     """Number of devices (on a CPU: of processes). Under torchrun it is torchrun that decides."""
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """Arithmetic of the networks; losses are always computed in 32 bits."""
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
+    """Arithmetic of the networks; losses are always computed in 32 bits. "auto" takes bf16-mixed on GPUs that have it,
+    16-mixed on older ones with tensor cores, and 32-true elsewhere."""
     compile: bool = False
     """Compile the full network and the teacher with torch.compile; sub-networks, of which there are many, stay as they
     are."""
@@ -70,6 +72,12 @@ class Machine:
             )
         if self.compile and self.sync_bn:
             raise UserError("compiled networks cannot share their batch norm: leave out `compile` or `sync_bn`")
+
+    def settled(self) -> Machine:
+        """These settings with what depends on the device: the precision."""
+        if self.precision != "auto":
+            return self
+        return replace(self, precision=precision_here(self.accelerator, scaling=not self.fsdp))
 
 
 @dataclass(frozen=True)
