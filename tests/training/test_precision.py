@@ -62,7 +62,7 @@ def test_a_scale_that_is_too_high_falls_and_comes_back_with_the_checkpoint(tiny_
     assert scale < 2.0**127
     resumed = new_trainer(tiny_digits, TINY, Scaled(1.0))
     resumed.load_state(trainer.state())
-    assert resumed.fabric.strategy.precision.scaler.get_scale() == scale
+    assert resumed.state()["precision"]["scale"] == scale
 
 
 def test_a_run_gets_the_precision_of_its_device_and_keeps_it(tmp_path, tiny_digits, monkeypatch):
