@@ -229,7 +229,7 @@ def test_too_many_switchable_widths_answer_at_once(saved):
         if count == 1000:
             norms = {f"{width}/bn1.bias": torch.zeros(1) for width in widths[:-1]}
             save_file(load_file(saved / "weights.safetensors") | norms, saved / "weights.safetensors")
-        start = time.perf_counter()
+        start = time.process_time()
         with pytest.raises(us3l.UserError, match=message):
             us3l.load(saved)
-        assert time.perf_counter() - start < 5
+        assert time.process_time() - start < 5

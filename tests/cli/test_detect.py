@@ -122,7 +122,7 @@ def test_a_request_to_stop_saves(model, tmp_path, number):
         while not state.exists() and process.poll() is None:
             time.sleep(0.05)
         os.killpg(process.pid, number)  # as Ctrl-C and `timeout` do: to the decoding processes as well
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130, errors

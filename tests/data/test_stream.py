@@ -196,11 +196,15 @@ class _Gives(Dataset[_Lost]):
         return _Lost()
 
 
-def test_a_connection_that_breaks_before_its_process_has_ended_is_a_killed_process() -> None:
+def test_a_connection_that_breaks_before_its_process_has_ended_is_a_killed_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("us3l.data.workers.DYING", 60.0)
     items: Any = [0, 1]
     reading = iterate(DataLoader(_Gives(dies=True), batch_size=None, sampler=items, num_workers=1))
     with pytest.raises(UserError, match="1 processes that read images was killed"):
         next(reading)
+    monkeypatch.setattr("us3l.data.workers.DYING", 0.0)
     reading = iterate(DataLoader(_Gives(dies=False), batch_size=None, sampler=items, num_workers=1))
     with pytest.raises(ConnectionResetError):
         next(reading)

@@ -284,7 +284,7 @@ def test_a_full_disk_is_one_clear_line(kind, tmp_path):
             print(error)
     """
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
     assert done.stdout == "cannot write to new: File too large; nothing was exported\n", done.stderr
     assert not list(tmp_path.iterdir())
 

@@ -80,7 +80,7 @@ def test_commands_send_nothing_and_keep_no_id(run, tmp_path):
         [tracer, "-f", "-qq", "--seccomp-bpf", "-e", "trace=connect,sendto,sendmsg", "-o", trace] if tracer else []
     )
     command = [*watcher, sys.executable, "-c", WATCHED, *commands]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "CONNECTION" not in done.stderr, done.stderr
     assert not list(home.rglob("*")), "something was written into the home folder"

@@ -340,7 +340,7 @@ def test_a_forked_runtime_never_hangs(small, bundle, tmp_path, backend, threads)
         small.save(model)
     command = [sys.executable, "-c", FORK, str(model), backend, str(threads)]
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     said, child = done.stdout.splitlines()
     assert child == "child 0"
     assert said == "same" if threads == 1 else "make a Runtime in each process after the fork" in said

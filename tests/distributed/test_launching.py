@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -21,39 +20,42 @@ def one_store(monkeypatch):
     monkeypatch.setattr(launching, "POLL", 0.01)
 
 
-def waits(seconds: list[float], errors: list[Exception]) -> threading.Thread:
+def waits(errors: list[Exception]) -> threading.Thread:
+    """One of the others, which has come to where it waits."""
+    there = threading.Event()
+
     def wait():
         try:
             with first_alone(SimpleNamespace(world_size=2, is_global_zero=False)) as alone:
                 assert not alone
-                started = time.perf_counter()
+                there.set()
         except UserError as error:
             errors.append(error)
-        seconds.append(time.perf_counter() - started)
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
+    assert there.wait(60)
     return thread
 
 
 def test_the_others_wait_for_the_first():
-    seconds, errors = [], []
-    other = waits(seconds, errors)
+    errors = []
+    other = waits(errors)
     with first_alone(SimpleNamespace(world_size=2, is_global_zero=True)) as alone:
         assert alone
-        time.sleep(0.3)
-        assert not seconds
-    other.join(5)
-    assert seconds[0] > 0.2
+        other.join(0.1)
+        assert other.is_alive()
+    other.join(60)
+    assert not other.is_alive()
     assert not errors
 
 
 def test_the_others_hear_of_a_failure():
-    seconds, errors = [], []
-    other = waits(seconds, errors)
+    errors = []
+    other = waits(errors)
     with pytest.raises(RuntimeError), first_alone(SimpleNamespace(world_size=2, is_global_zero=True)):
         raise RuntimeError
-    other.join(5)
+    other.join(60)
     assert "the first process of the run has ended" in str(errors[0])
 
 

@@ -66,7 +66,7 @@ def test_a_file_is_too_slow_when_it_is_so_twice(tmp_path: Path, monkeypatch, tim
             time.sleep(60)
 
     monkeypatch.setitem(KINDS, "voc", replace(KINDS["voc"], read=read))
-    monkeypatch.setattr(fuzz.run, "PATIENCE", 1.5)
+    monkeypatch.setattr(fuzz.run, "PATIENCE", 3.0)
     report = fuzz.run.run(Report("voc"), 1)
     assert report.outcomes == outcomes
     assert report.paused == {0}

@@ -139,7 +139,7 @@ def test_twenty_processes_add_their_entries_at_once(tmp_path):
     commands = [[sys.executable, "-c", script, str(number)] for number in range(1, 21)]
     waiting = [subprocess.Popen(command, stdin=subprocess.PIPE, text=True, cwd=tmp_path) for command in commands]
     for process in waiting:
-        process.communicate("go\n", timeout=100)
+        process.communicate("go\n", timeout=300)
     assert [process.returncode for process in waiting] == [0] * 20
     assert len(read_bundle(tmp_path, check=False).entries) == 20
 

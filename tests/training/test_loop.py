@@ -384,12 +384,10 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     command += "--epochs 1000 --batch-size 16 --images 32 --base 8 --size 8 --hidden 16 --predictor 16 --dim 8".split()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "run" / "metrics.jsonl"
-    for _ in range(600):
-        if metrics.exists() and metrics.stat().st_size:
-            break
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
     assert f"us3l pretrain --out {tmp_path / 'run'} --resume" in errors
     assert "Traceback" not in errors

@@ -19,6 +19,7 @@ from us3l.data.decode import quick_decoder, quicken
 from us3l.errors import UserError
 
 WORKERS_VARIABLE = "US3L_WORKERS"
+DYING = 5.0  # seconds: a process that had much memory takes its time to end
 T = TypeVar("T")
 
 _READING: set[Any] = set()
@@ -89,9 +90,12 @@ def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def _was_killed(reading: Any) -> bool:
-    """Whether a process of a loader has ended other than by itself; a connection can break a moment before it ends."""
+    """Whether a process of a loader has ended other than by itself, or does so: a connection breaks a moment before."""
     processes = getattr(reading, "_workers", [])
-    wait([process.sentinel for process in processes], timeout=1)
+    ending = wait([process.sentinel for process in processes], timeout=DYING)
+    for process in processes:
+        if process.sentinel in ending:
+            process.join()  # its end of a pipe is closed before it has an exit code
     return any(process.exitcode for process in processes)
 
 
