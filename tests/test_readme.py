@@ -33,9 +33,20 @@ def test_the_network_of_the_readme(tmp_path, monkeypatch):
 
 
 def test_the_links_of_the_documentation_lead_somewhere():
-    for page in [README, *README.parent.glob("docs/*.md"), README.parent / "benchmarks" / "README.md"]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    root = README.parent
+    for page in [*root.glob("*.md"), *root.glob("docs/*.md"), root / "benchmarks" / "README.md"]:
+        for target, heading in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")):
+            if "://" in target:
+                continue
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page.name} links to {target}"
+            assert not heading or heading in anchors(file), f"{page.name} links to {target}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What its headings are called in links."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_tutorial_shows_the_table_of_the_results():
