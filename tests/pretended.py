@@ -8,10 +8,11 @@ saying that it need not wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import wraps
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +31,12 @@ WAITS = {
     aten._unique2,
     aten.unique_dim,
     aten.unique_consecutive,
+    aten.bincount,
+    aten._linalg_check_errors,
 }
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
 COPIES = {aten._to_copy, aten.copy_, aten._copy_from}
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class MixedDevicesError(RuntimeError):
@@ -47,6 +51,7 @@ class Pretended(torch.Tensor):
     """A tensor on the pretended device."""
 
     inner: Tensor
+    device_mode: PretendedDevice | None = None  # the one that is on
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> Pretended:
@@ -65,8 +70,18 @@ class Pretended(torch.Tensor):
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
+    def numpy(self, **_: Any) -> Any:
+        raise MixedDevicesError("numpy knows tensors of the CPU only")
+
     def __repr__(self) -> str:  # type: ignore[override]
+        if Pretended.device_mode is not None and Pretended.device_mode.strict:
+            raise WaitError("a tensor that is shown is waited for")
         return f"Pretended({tuple(self.shape)})"
+
+    __str__ = __repr__
+
+    def __format__(self, _: str) -> str:
+        return str(self)
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, _: Any, __: Any = (), ___: Any = None) -> Any:
@@ -78,13 +93,31 @@ class PretendedDevice(TorchDispatchMode):
         super().__init__()
         self.strict = False
 
+    def __enter__(self) -> Self:
+        Pretended.device_mode = self
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        Pretended.device_mode = None
+        super().__exit__(*error)
+
     @contextmanager
-    def no_waits(self) -> Iterator[None]:
-        self.strict = True
+    def no_waits(self, strict: bool = True) -> Iterator[None]:
+        before, self.strict = self.strict, strict
         try:
             yield
         finally:
-            self.strict = False
+            self.strict = before
+
+    def patient(self, function: F) -> F:
+        """The function with leave to wait, also within `no_waits`."""
+
+        @wraps(function)
+        def waiting(*arguments: Any, **settings: Any) -> Any:
+            with self.no_waits(strict=False):
+                return function(*arguments, **settings)
+
+        return waiting  # type: ignore[return-value]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})

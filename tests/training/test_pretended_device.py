@@ -9,12 +9,21 @@ from lightning_fabric import Fabric
 import us3l
 from tests import pretended
 from tests.pretended import DEVICE, MixedDevicesError, Pretended, PretendedDevice, WaitError
-from us3l.evaluation import evaluate_frozen
+from us3l.data.preprocessing import Preprocessing
+from us3l.data.sources import find
+from us3l.evaluation import evaluate_finetuned, evaluate_frozen, evaluate_paper
+from us3l.evaluation.classifiers import descend, new_head
+from us3l.evaluation.protocols import finetuning
 from us3l.objective.learner import Learner
+from us3l.objective.methods import METHODS
+from us3l.progress import SILENT
+from us3l.run import Run
 from us3l.seeds import seeded
+from us3l.training import loop
+from us3l.training.display import Display
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import MINI, Network
-from us3l.training.run import Machine
+from us3l.training.run import Machine, RunConfig
 from us3l.training.trainer import Trainer
 
 TINY = replace(
@@ -25,8 +34,9 @@ TINY = replace(
     batch_size=8,
     epochs=1,
 )
-METHODS = ["us3l", "us3l-byol", "us-simsiam", "simclr", "moco", "seed", "us-net", "s-net-distill"]
 VIT = Network("vit_tiny", base=12, heads=1, depth=1, patch=4)
+"""Quick. Its heads have batch norms; switchable ones are for ResNets only."""
+TRAINING = replace(finetuning(8), epochs=1, batch_size=32)
 
 
 @pytest.fixture
@@ -39,18 +49,21 @@ def new_trainer(recipe, images, machine=None) -> Trainer:
     return Trainer(recipe, images, pretended.fabric(), machine)
 
 
-@pytest.mark.parametrize("name", [*METHODS, "us3l-mocov3"])
+@pytest.mark.parametrize("name", METHODS)
 def test_a_step_neither_mixes_devices_nor_waits(device, name, tiny_digits, pretrained):
-    recipe = replace(TINY.with_method(name), teacher=pretrained)
+    recipe = TINY.with_method(name)
+    if name != "us3l" and not recipe.network.switchable:
+        recipe = replace(recipe, network=replace(VIT, individual=recipe.network.individual))
     if name == "us3l-mocov3":
-        recipe = replace(recipe, network=VIT, optimiser=replace(recipe.optimiser, algorithm="adamw"))
-    trainer = new_trainer(recipe, tiny_digits)
-    for _ in range(3):
+        recipe = replace(recipe, optimiser=replace(recipe.optimiser, algorithm="adamw"))
+    trainer = new_trainer(replace(recipe, teacher=pretrained), tiny_digits)
+    trainer.step = trainer.steps // 2  # where sub-networks run, if there are any
+    for _ in range(2):
         with device.no_waits():
             done = trainer.train_step()
         assert all(isinstance(loss, Pretended) for loss in done.losses)
+        assert len(done.losses) > 1 or recipe.network.individual
     assert all(isinstance(parameter, Pretended) for parameter in trainer.learner.parameters())
-    assert Monitor(trainer).measure()
 
 
 @pytest.mark.parametrize("changes", [{"update": "per-width"}, {"distill_loss": "nt-xent"}])
@@ -71,6 +84,10 @@ SPOILERS = {
     "a tensor made on the CPU": (lambda loss: (loss * torch.ones(2)).mean(), MixedDevicesError),
     "a copy that waits": (lambda loss: (loss * torch.ones(2).to(DEVICE)).mean(), WaitError),
     "an index on the CPU": (lambda loss: loss[None][torch.zeros(1, dtype=torch.long)].mean(), WaitError),
+    "float": (lambda loss: loss * float(loss.detach()), WaitError),
+    "nonzero": (lambda loss: loss * len(loss[None].nonzero()), WaitError),
+    "print": (lambda loss: loss * len(f"{loss.detach()}"), WaitError),
+    "numpy": (lambda loss: loss * loss.detach().numpy(), MixedDevicesError),
     "a mask": (lambda loss: loss[None][loss[None] == loss].mean(), WaitError),
 }
 
@@ -80,7 +97,7 @@ def test_what_does_not_belong_into_a_step_is_noticed(device, name, tiny_digits, 
     spoil, expected = SPOILERS[name]
     original = Learner.base_loss
     monkeypatch.setattr(Learner, "base_loss", lambda *arguments: spoil(original(*arguments)))
-    trainer = new_trainer(TINY, tiny_digits)
+    trainer = new_trainer(replace(TINY, network=VIT), tiny_digits)
     with pytest.raises(expected), device.no_waits():
         trainer.train_step()
 
@@ -103,3 +120,59 @@ def test_gauges_calibration_and_evaluation_do_not_mix_devices(tiny_digits):
     assert isinstance(network(images), Pretended)
     found = evaluate_frozen(net, tiny_digits, tiny_digits, [1.0, 0.5], size=8, floor=False)
     assert all(0 <= result.knn <= 100 and 0 <= result.linear <= 100 for result in found.results)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("name", ["us-net", "seed"])
+def test_nor_do_gauges_of_other_methods(name, tiny_digits, pretrained):
+    recipe = TINY.with_method(name)
+    recipe = replace(recipe, network=replace(VIT, individual=recipe.network.individual), teacher=pretrained)
+    monitor = Monitor(new_trainer(recipe, tiny_digits))
+    monitor.measure()
+    assert all("spread" in gauges for gauges in monitor.measure().values())
+
+
+def test_a_step_on_streamed_images(device, photos):
+    """Processes hand over bytes; colours are changed on the device."""
+    recipe = replace(TINY, network=VIT)
+    trainer = new_trainer(recipe, find(photos, "all"))
+    with device.no_waits():
+        done = trainer.train_step()
+    assert isinstance(done.losses[0], Pretended)
+    Monitor(trainer).measure()
+
+
+def test_a_run_waits_only_when_it_looks_at_losses_and_gauges_or_saves(device, tiny_digits, tmp_path, monkeypatch):
+    fetched = []
+    fetch = device.patient(loop.fetch)
+    monkeypatch.setattr(loop, "fetch", lambda *given: fetched.append(given[1].step) or fetch(*given))
+    monkeypatch.setattr(loop, "FETCH_EVERY", 2)
+    monkeypatch.setattr(loop, "look", lambda *_: [])  # gauges, for which one waits
+    monkeypatch.setattr(loop, "save_checkpoint", device.patient(loop.save_checkpoint))
+    monkeypatch.setattr(Trainer, "state", device.patient(Trainer.state))
+    config = RunConfig("digits", replace(TINY, network=VIT, max_steps=3))
+    trainer, run = new_trainer(config.recipe, tiny_digits), Run(tmp_path / "run")
+    run.start(config)
+    display, monitor = Display(SILENT, None, [1.0] * trainer.steps, 0), Monitor(trainer)
+    with device.no_waits():
+        loop.train(config, trainer, monitor, run, display, lambda: False)
+    assert fetched == [2, 3]  # now and then, and at the end
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("evaluate", "measure"), [(evaluate_paper, "linear"), (evaluate_finetuned, "finetuned")])
+def test_nor_do_classifiers(evaluate, measure, tiny_digits):
+    net = new_trainer(replace(TINY, network=VIT), tiny_digits).learner.net
+    found = evaluate(net, tiny_digits, tiny_digits, [0.5], size=8, training=TRAINING)
+    assert 0 <= getattr(found.results[0], measure) <= 100
+
+
+def test_classifiers_do_not_wait_within_an_epoch(device, tiny_digits, monkeypatch):
+    net = new_trainer(replace(TINY, network=VIT), tiny_digits).learner.net
+    looks = []
+    monkeypatch.setattr(Pretended, "tolist", device.patient(lambda values: looks.append(1) or values.cpu().tolist()))
+    network, images = net.carve(0.5), tiny_digits.to(DEVICE)
+    head = new_head(network, 10, 8, seed=0)
+    with device.no_waits():
+        descend([(network, head)], list(head.parameters()), images, Preprocessing.usual(8), TRAINING, 0, None)
+    assert looks == [1]

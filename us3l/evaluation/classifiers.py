@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
@@ -90,6 +91,7 @@ def descend(
         number += len(steps)
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate(epoch)
+        losses: list[Tensor] = []
         crops, mean, std = training.views(preprocessing.size), preprocessing.mean, preprocessing.std
         for batch in train.views(crops, steps, seed, count=1, device=device, mean=mean, std=std):
             if len(batch) < needed:
@@ -98,13 +100,15 @@ def descend(
             images = batch.views[0].contiguous(memory_format=torch.channels_last)
             optimiser.zero_grad()
             for network, head in pairs:
-                loss = cross_entropy(network, head, images, batch.labels.to(device))
-                if not loss.isfinite():
-                    raise UserError(f"the classifier's loss became {loss.item()} in epoch {epoch + 1}: lower `lr`")
+                loss = cross_entropy(network, head, images, batch.labels.to(device, non_blocking=True))
                 loss.backward()
+                losses.append(loss.detach())
                 if progress:
                     progress(len(batch))
             optimiser.step()
+        # Only now, as a look at a loss waits for the device.
+        if bad := [loss for loss in torch.stack(losses).tolist() if not math.isfinite(loss)]:
+            raise UserError(f"the classifier's loss became {bad[0]} in epoch {epoch + 1}: lower `lr`")
 
 
 def cross_entropy(network: nn.Module, head: nn.Linear, images: Tensor, labels: Tensor) -> Tensor:
