@@ -201,8 +201,9 @@ class Slimmable(nn.Module):
         Returns:
             A function of a batch of images. In eval mode, it uses the statistics of that width, if it is calibrated.
         """
-        statistics = {} if self.training else self._trusted_statistics(width)
-        if not statistics and self.signature(width) == self.signature(1.0):
+        signature = self.signature(width)
+        statistics = {} if self.training else self._trusted_statistics(signature)
+        if not statistics and signature == self.signature(1.0):
             return self.full
         skeleton = self.skeleton(width, tracking=bool(statistics)).train(self.training)
         check_statistics(statistics, skeleton, width)
@@ -251,7 +252,7 @@ class Slimmable(nn.Module):
             The same module each time, until the width is calibrated anew or the weights move.
         """
         signature = self.signature(width)
-        statistics = self._trusted_statistics(width)
+        statistics = self._trusted_statistics(signature)
         if not statistics:  # else that has looked already
             self._watch.look()
         if self._addresses != self._watch.addresses:  # the views lie on memory that is no longer ours
@@ -275,7 +276,7 @@ class Slimmable(nn.Module):
         Returns:
             A new module with nothing of us3l in it.
         """
-        return self._plain(width, self._trusted_statistics(width), own_copy).eval()
+        return self._plain(width, self._trusted_statistics(self.signature(width)), own_copy).eval()
 
     def _plain(self, width: Width, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
         if self.signature(width) not in self.statistics and batch_norms(self.full):
@@ -352,14 +353,14 @@ class Slimmable(nn.Module):
         self.statistics.clear()
         self._views.clear()
 
-    def _trusted_statistics(self, width: Width) -> Statistics:
-        """Those of that width, none if it is not calibrated; an error if they belong to other weights."""
-        kept = self.statistics.get(self.signature(width))
+    def _trusted_statistics(self, signature: Hashable) -> Statistics:
+        """Those of that network, none if it is not calibrated; an error if they belong to other weights."""
+        kept = self.statistics.get(signature)
         if kept is None:
             return {}
         if kept.weights != self.digest:
             raise UserError(
-                f"the weights have changed since width {width} was calibrated: us3l.calibrate(net, images) again, "
+                f"the weights have changed since width {kept.width} was calibrated: us3l.calibrate(net, images) again, "
                 "or net.forget_calibration()"
             )
         return kept.statistics
