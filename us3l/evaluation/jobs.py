@@ -11,9 +11,9 @@ from us3l.devices import choose_device, moved
 from us3l.evaluation.frozen import evaluate_frozen, images_to_embed
 from us3l.evaluation.protocols import PROBES, ProbeKind, Training
 from us3l.evaluation.settings import EvaluationSettings
-from us3l.evaluation.tasks import NINE_WIDTHS, Evaluation, check_labels
+from us3l.evaluation.tasks import NINE_WIDTHS, Evaluation, check_labels, prepare
 from us3l.evaluation.trained import evaluate_finetuned, evaluate_paper, images_to_train, probe_kind
-from us3l.evaluation.unlabelled import enough, evaluate_unlabelled, images_to_look_at
+from us3l.evaluation.unlabelled import enough, evaluate_unlabelled, images_to_look_at, with_quality
 from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.evaluations import EvaluationRecord, settle, write_evaluation
@@ -162,6 +162,4 @@ class Job:
             )
             if not settings.quality:
                 return found
-            quality = evaluate_unlabelled(self.net, *images, self.widths, None, count.more).results
-            rows = [replace(row, **same.quality) for row, same in zip(found.results, quality, strict=True)]
-            return replace(found, results=rows)
+            return with_quality(found, prepare(self.net, *images, self.widths, labelled=False), count.more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -12,7 +12,6 @@ from us3l.calibration import calibrate
 from us3l.costs import cost
 from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.sources import ImageSet
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.run.evaluations import FewLabels, Score, WidthResult
@@ -24,7 +23,6 @@ CALIBRATION = 2048
 """Images on which a width is calibrated that is not yet."""
 FEWEST = 50
 """Images on which quality without labels is measured."""
-ON_DEVICE = 2**31  # bytes of decoded images that are kept on a device other than the CPU
 
 
 @dataclass(frozen=True)
@@ -100,17 +98,10 @@ def prepare(
         net.check(width)
     preprocessing = Preprocessing.of(net, size)
     device = next(net.full.parameters()).device
-    train, test = (on_device(images, device) for images in (train, test))
+    train, test = (images.to(device) for images in (train, test))
     calibrate_missing(net, train, chosen if labelled else {1.0, *chosen}, preprocessing)
     classes = len(train.classes or ()) or (0 if train.labels is None else int(train.labels.max()) + 1)
     return EvaluationTask(net, train, test, chosen, preprocessing, classes)
-
-
-def on_device(images: Images, device: torch.device) -> Images:
-    """Decoded images on a device, unless they are files or too many for it."""
-    if not isinstance(images, ImageSet) or images.images.nbytes > ON_DEVICE:
-        return images
-    return replace(images, images=images.images.to(device))
 
 
 def calibrate_missing(net: Slimmable, train: Images, widths: Iterable[float], preprocessing: Preprocessing) -> None:

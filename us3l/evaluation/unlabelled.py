@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from us3l.data.images import Images, ImageSet
+from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.spec import Views
 from us3l.data.views import random_views
 from us3l.devices import for_doubles
 from us3l.errors import UserError
 from us3l.evaluation.features import embed_all
-from us3l.evaluation.tasks import FEWEST, Evaluation, on_device, prepare
+from us3l.evaluation.tasks import FEWEST, Evaluation, EvaluationTask, prepare
 from us3l.progress import Advance
 from us3l.slimmable import Slimmable
 
@@ -196,19 +196,29 @@ def evaluate_unlabelled(
         Results without accuracies. With too few images they have costs only.
     """
     task = prepare(net, train, test, widths, size, labelled=False)
-    found: dict[float, dict[str, Any]] = {}
-    if images := enough(task.train, task.test):
-        device = next(net.full.parameters()).device
-        looked = on_device(images.sample(IMAGES, torch.Generator().manual_seed(0), task.preprocessing.resize), device)
-        assert isinstance(looked, ImageSet)
-        networks = {width: net.at(width) for width in (1.0, *task.widths)}
-        plain = list(networks.values())
-        features = embed_all(plain, looked, task.preprocessing, progress=progress).values
-        viewed = embed_views(plain, looked.images, Views(size=task.size), task.preprocessing, progress)
-        full = features[0] if len(net.widths) > 1 else None
-        found = dict[float, dict[str, Any]](zip(networks, map(quality, features, viewed, repeat(full)), strict=True))
-    costs = task.results({width: {} for width in task.widths})
-    return Evaluation([replace(row, **found.get(row.width, {})) for row in costs], {})
+    return with_quality(Evaluation(task.results({width: {} for width in task.widths}), {}), task, progress)
+
+
+def with_quality(evaluation: Evaluation, task: EvaluationTask, progress: Advance | None = None) -> Evaluation:
+    """An evaluation with the quality of each width beside what was found otherwise; see `evaluate_unlabelled`.
+
+    Args:
+        evaluation: Of all or some of the task's widths.
+        task: What to look at. Its labels are not needed, but width 1 must be calibrated.
+        progress: See `evaluate_unlabelled`.
+    """
+    images = enough(task.train, task.test)
+    if images is None:
+        return evaluation
+    device = next(task.net.full.parameters()).device
+    looked = images.sample(IMAGES, torch.Generator().manual_seed(0), task.preprocessing.resize).to(device)
+    networks = {width: task.net.at(width) for width in (1.0, *task.widths)}
+    plain = list(networks.values())
+    features = embed_all(plain, looked, task.preprocessing, progress=progress).values
+    viewed = embed_views(plain, looked.images, Views(size=task.size), task.preprocessing, progress)
+    full = features[0] if len(task.net.widths) > 1 else None
+    found = dict[float, dict[str, Any]](zip(networks, map(quality, features, viewed, repeat(full)), strict=True))
+    return replace(evaluation, results=[replace(row, **found[row.width]) for row in evaluation.results])
 
 
 def enough(train: Images, test: Images) -> Images | None:
