@@ -63,7 +63,7 @@ class Kind:
     again: str = ""
     """What the command needs to go on, or to replace what the first one may have finished."""
     once: str = ""
-    """A pattern of files without which it is not needed."""
+    """A pattern of files without which it is not needed; half-written ones begin with a dot."""
     before: str | None = "pretrain"
     """The kind whose result the command starts with."""
 
@@ -81,7 +81,7 @@ KINDS = {
     "profile": Kind("profile {run} --widths 1 0.5 --backends torch --repeats 2", ("profile/*.json",), "--overwrite"),
     "report": Kind("report {run}", ("report.html",)),
     "detect": Kind(
-        "detect {run} --data {boxes} --save-every 2 {detector}", ("detect/*.json",), "--resume", "detect/*.pt"
+        "detect {run} --data {boxes} --save-every 2 {detector}", ("detect/*.json",), "--resume", "detect/[!.]*.pt"
     ),
     "compare": Kind(
         "compare {run} --out {run}/table.csv {run}/table.json {run}/table.png {run}/table.svg",
