@@ -131,7 +131,7 @@ def test_bad_input(folder, tmp_path, capsys):
 def test_a_page_comes_with_every_pretraining(tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["pretrain", "digits", "--out", str(run), "--images", "40", *TINY]) == 0
-    assert f"the page is {run / 'report.html'}" in capsys.readouterr().out
+    assert f"the report page is {run / 'report.html'}" in capsys.readouterr().out
     assert facts_in(run / "report.html")["runs"][0]["gallery"]["widths"] == [1.0, 0.25]
 
 

@@ -64,7 +64,7 @@ def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_pat
 
     monkeypatch.setattr(summaries, "train", stopped)
     assert call(tmp_path / "parts", *data) == 130
-    assert "the same command goes on from here" in capsys.readouterr().out
+    assert "run the same command again to continue" in capsys.readouterr().out
     monkeypatch.setattr(summaries, "train", train)
     assert call(tmp_path / "parts", *data) == 0
     assert len(trained) == len(set(trained)) == 3
@@ -104,7 +104,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, tiny, monkeypatch, 
 
 def test_it_says_what_is_missing(tmp_path, capsys):
     assert call(tmp_path) == 2
-    assert "cifar100 is not here, so its figures stay empty: --data cifar100=PATH" in capsys.readouterr().out
+    assert "cifar100 was not found, so its cells stay empty: give --data cifar100=PATH" in capsys.readouterr().out
     assert call(tmp_path, "--data", "cifar100=nowhere") == 2
     assert "--data cifar100=nowhere: there is no such file or folder" in capsys.readouterr().err
     assert call(tmp_path, "--data", "cifar100") == 2

@@ -10,10 +10,10 @@ from us3l.cli.parse import parse
 
 @dataclass(frozen=True)
 class Backbones:
-    """The networks that us3l makes slimmable, with what they cost at some widths.
+    """List the networks that us3l makes slimmable, and what they cost at some widths.
 
     MACs are multiply-accumulates of convolutions, linear layers and attention for one image; "with norms" also counts
-    norms and pooling, as the paper does. "networks" are the distinct ones from the narrowest width to 1.
+    norms and pooling, as the paper does. "networks" is the number of distinct networks from the narrowest width to 1.
 
     examples:
       us3l backbones
@@ -24,7 +24,7 @@ class Backbones:
     size: int = 224
     """Side of the images, in pixels."""
     stem: Literal["imagenet", "cifar"] = "imagenet"
-    """First layers; "cifar" is for small images, and gives ViTs patches of 4 pixels instead of 16."""
+    """First layers: "cifar" is for small images, and gives ViTs patches of 4 pixels instead of 16."""
     classes: int = 1000
     """Classes of a classifier at the end (0: features only)."""
     widths: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25)

@@ -12,10 +12,10 @@ from us3l.errors import UserError
 
 @dataclass(frozen=True)
 class Compare:
-    """Accuracy of several evaluated runs at each width, and the differences to the first run.
+    """Compare evaluated runs: accuracy at each width, and the difference from the first run.
 
-    Runs that differ in their seed alone are one column, with mean and standard deviation. It reads what `us3l evaluate`
-    wrote, and computes nothing anew.
+    Runs that differ only in their seed share one column, with mean and standard deviation. The command reads what
+    `us3l evaluate` wrote, and computes nothing again.
 
     examples:
       us3l compare runs/us3l runs/us-simsiam
@@ -26,8 +26,8 @@ class Compare:
     runs: RunArguments
     """Folders of evaluated runs."""
     data: str | None = None
-    """The evaluation to compare, by its name in eval/ (default: the one that all runs have, by the fast protocol
-    if there are several)."""
+    """The evaluation to compare, by its name in eval/ (default: the one that all runs have; if there are several, that
+    of the fast protocol)."""
     metric: Literal["linear", "knn", "finetuned"] | None = None
     """Which accuracy (default: the first of these that all runs have)."""
     out: tuple[Path, ...] = ()

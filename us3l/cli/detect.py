@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Detect:
     """Detection and instance segmentation: Faster or Mask R-CNN with a feature pyramid, trained on one width.
 
-    DATA is `voc` or `coco`, or a folder in the layout of either. Results come as a table, and in the run's folder as
-    detect/NAME-WIDTHx.json and .png, with all detections (in COCO's form) and the detector itself beside them.
+    DATA is `voc` or `coco`, or a folder in the layout of either. The results are printed as a table and written to the
+    run's folder as detect/NAME-WIDTHx.json and .png, with all detections (in COCO's format) and the detector itself.
 
     examples:
       us3l detect runs/imagenet --data voc --width 0.5
@@ -34,11 +34,11 @@ class Detect:
     width: float
     """The sub-network's width."""
     data_root: Path | None = None
-    """Where voc and coco lie (default: the environment's US3L_DATA, or data)."""
+    """Folder that holds voc and coco (default: the environment variable US3L_DATA, else ./data)."""
     out: Path | None = None
     """Folder for the results (default: detect/ in the run's folder)."""
     resume: bool = False
-    """Go on with a training that was stopped; give the same settings again."""
+    """Continue a training that was stopped; give the same settings again."""
     overwrite: bool = False
     """Replace earlier results of this data and width."""
     settings: DetectionSettings = field(default_factory=DetectionSettings)

@@ -13,10 +13,10 @@ from us3l.cli.parse import parse
 
 @dataclass(frozen=True)
 class Download:
-    """Fetch data sets by name, as torchvision offers them, checked by their checksums.
+    """Download data sets by name with torchvision, which verifies their checksums.
 
     NAME is cifar10, cifar100, flowers102, pets, dtd or voc. `imagenet` unpacks the archives that you have put into
-    ROOT/imagenet; `coco` you place yourself into ROOT/coco.
+    ROOT/imagenet. Put COCO into ROOT/coco yourself.
 
     examples:
       us3l download cifar10
@@ -26,7 +26,7 @@ class Download:
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """Data sets to fetch."""
     data_root: Path | None = None
-    """Where to put them (default: the environment's US3L_DATA, else ./data)."""
+    """Folder to put them into (default: the environment variable US3L_DATA, else ./data)."""
 
 
 def main(arguments: list[str]) -> None:

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Accuracy at each width, measured on labelled images; quality without labels on any.
+    """Measure accuracy at each width on labelled images, or quality on images without labels.
 
-    Protocol "fast" is weighted kNN and an exact linear probe on frozen features, beside the untrained network's;
-    "paper" is the paper's linear probe, trained on random crops; "finetune" trains each width's network and keeps it.
-    Of images without labels, "fast" measures RankMe, LiDAR and how far each width agrees with the full one.
-    Results come as a table, and in the run's folder as eval/NAME.json, .png and -costs.png, NAME being the data's
-    (NAME-paper, NAME-finetune); the linear classifiers are in eval/NAME.probes.safetensors.
+    The protocol "fast" is weighted kNN and an exact linear probe on frozen features, compared with the untrained
+    network; "paper" is the paper's linear probe, trained on random crops; "finetune" trains each width's network and
+    keeps it. On images without labels, "fast" measures RankMe, LiDAR and how far each width agrees with the full one.
+
+    The results are printed as a table and written to the run's folder as eval/NAME.json, .png and -costs.png. NAME is
+    the name of the data (NAME-paper, NAME-finetune for the other protocols). The linear classifiers are in
+    eval/NAME.probes.safetensors.
 
     DATA is digits, cifar10, cifar100, imagenet, flowers102, pets or dtd (see us3l download), a folder or parquet files.
 
@@ -41,24 +43,25 @@ class Evaluate:
     run: RunArgument
     """A run's folder, or a model's."""
     data: str | None = None
-    """Labelled images (default: those that the run was trained on)."""
+    """Images to evaluate on (default: those that the run was trained on)."""
     data_root: Path | None = None
-    """Where data sets that have a name lie (default: the environment's US3L_DATA, else ./data)."""
+    """Folder that holds named data sets (default: the environment variable US3L_DATA, else ./data)."""
     train_images: int | None = None
     """Learn from only this many labelled images (default: all, or the number that the run itself used)."""
     test_images: int | None = None
     """Test on only this many images, the same number of each class (default: all)."""
     stream: bool = False
-    """Decode images whenever they are needed, even if they would fit into memory."""
+    """Decode images as they are needed, even if they would fit into memory."""
     memory_gib: float = 4.0
     """Memory for decoded images; larger sets are read as with --stream."""
     weights: Product | None = None
-    """Whose: "teacher" for those of the run's momentum teacher, "student" for the trained network's. What is not the
-    run's model has a folder of its own, RUN/teacher, with its results; if need be it is made of the last checkpoint."""
+    """Which weights to evaluate: "student" for the trained network's, "teacher" for those of its momentum teacher
+    (default: those of the run's model). The others have a folder of their own, such as RUN/teacher, with
+    their results; if need be it is made from the last checkpoint."""
     name: str | None = None
-    """Name of the result, eval/NAME.json (default: the data's, followed by the protocol's unless that is fast)."""
+    """Name of the result, eval/NAME.json (default: the data's name, followed by the protocol unless it is fast)."""
     overwrite: bool = False
-    """Replace an earlier result of that name. Without it, widths are added to one that has the same settings."""
+    """Replace an earlier result of that name. Otherwise widths are added to it, if the settings are the same."""
     settings: EvaluationSettings = field(default_factory=EvaluationSettings)
 
 

@@ -15,7 +15,7 @@ class Export:
     """Write plain networks of some widths as files, each checked against the network it came from.
 
     "torch" is a program of torch.export; "onnx", "openvino" and "executorch" (for phones) run without PyTorch;
-    "safetensors" is the plain network's state dict. A manifest and an example of how to run the files lie beside them.
+    "safetensors" is the plain network's state dict. The folder also gets a manifest and an example that runs the files.
 
     examples:
       us3l export runs/photos --widths 0.37
@@ -36,12 +36,12 @@ class Export:
     """Add the classifier that `us3l evaluate` learned: "probe", or the name of the data if there are several;
     "finetuned" takes the network that `--protocol finetune` made ("finetuned:NAME" if there are several)."""
     data: str | None = None
-    """Images to calibrate and to prove the files on (default: those that the run was trained on)."""
+    """Images to calibrate and check the files with (default: those that the run was trained on)."""
     weights: Product | None = None
-    """Whose: "teacher" for those of the run's momentum teacher, "student" for the trained network's (default: those of
-    the run's model). See us3l evaluate."""
+    """Which weights to export: "student" for the trained network's, "teacher" for those of its momentum teacher
+    (default: those of the run's model). See us3l evaluate."""
     out: Path | None = None
-    """Folder for the files (default: export/ in the run's folder); an earlier export's is added to."""
+    """Folder for the files (default: export/ in the run's folder). Files are added to those of earlier exports."""
     overwrite: bool = False
     """Replace files of the same name."""
 

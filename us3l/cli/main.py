@@ -19,16 +19,16 @@ COMMANDS = {
     "demo": "the whole journey on a built-in data set, in minutes",
     "pretrain": "train one network once, without labels, for every width",
     "recipes": "the names of recipes, methods and cases that pretrain knows",
-    "evaluate": "kNN, linear probe, few labels, fine-tuning at every width asked for",
+    "evaluate": "kNN, linear probe, few labels, fine-tuning, at the widths you name",
     "compare": "several runs side by side",
-    "report": "one page about a run or several, to look at in a browser",
-    "reproduce": "a table of the paper: train its rows, ours beside theirs",
+    "report": "one page about a run or several, to open in a browser",
+    "reproduce": "a table of the paper: train its rows, compare with its numbers",
     "detect": "detection and instance segmentation on a sub-network",
     "profile": "cost and latency of every width on this device",
     "pick": "the best width within a budget",
     "export": "plain networks as files: torch, safetensors, ONNX, OpenVINO; INT8",
-    "download": "fetch a known data set",
-    "backbones": "the networks there are, and what they cost",
+    "download": "download a known data set",
+    "backbones": "the available networks, and what they cost",
 }
 
 HELP = f"""us3l {__version__}: pre-train one vision network once, without labels, and run it at any width.
@@ -91,7 +91,7 @@ def answer(arguments: list[str]) -> int:
         print("us3l: interrupted", file=sys.stderr)
         return 130
     except OSError as error:  # no such folder, not allowed, disk full
-        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "the system says"
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "system error"
         complain(f"{where}: {error.strerror or error}")
         return 2
 

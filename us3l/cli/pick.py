@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pick:
-    """The best width within all budgets given, and what is left of them.
+    """Choose the best width within the given budgets, and show the margins.
 
     The best is the most accurate of the widths that were evaluated. Without labels it is the one that agrees most with
     the full network, as `us3l profile` measures it, or else the widest. Latencies come from `us3l profile RUN`; other
@@ -29,27 +29,27 @@ class Pick:
     run: RunArgument
     """A run's folder, or a model's."""
     latency_ms: float | None = None
-    """Most milliseconds for one batch."""
+    """At most this many milliseconds per batch."""
     macs: float | None = None
-    """Most multiply-accumulates for one image."""
+    """At most this many multiply-accumulates per image."""
     params: float | None = None
-    """Most parameters."""
+    """At most this many parameters."""
     size_mb: float | None = None
-    """Most megabytes of the weights, in 32 bits."""
+    """At most this many megabytes of weights, in 32 bits."""
     memory_mb: float | None = None
-    """Most megabytes of the activations at any time, for one batch."""
+    """At most this many megabytes of activations at any time, per batch."""
     accuracy_at_least: float | None = None
-    """Least accuracy in percent."""
+    """At least this accuracy, in percent."""
     device: str | None = None
-    """Whose latencies count, by the name of its profile (default: the only one)."""
+    """The device whose latencies count, by the name of its profile (default: the only one)."""
     backend: str | None = None
-    """Count only latencies of that backend (default: the fastest one)."""
+    """Use only the latencies of this backend (default: the fastest one)."""
     batch_size: int | None = None
     """Batch size (default: the smallest that was profiled, or 1)."""
     percentile: Literal["p50", "p95"] = "p95"
-    """Which latency must keep the budget."""
+    """Which latency must be within the budget."""
     data: str | None = None
-    """The evaluation to go by, by the name of its data (default: the only one)."""
+    """The evaluation whose accuracies count, by the name of its data (default: the only one)."""
     json: bool = False
     """Print the choice as JSON."""
 

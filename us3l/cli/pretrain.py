@@ -39,9 +39,9 @@ class Pretrain:
     """
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
-    """Images to learn from; --resume and --config know theirs."""
+    """Images to learn from (not needed with --resume or --config)."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
-    """The run's folder, made anew."""
+    """The run's folder, which must not exist yet."""
     recipe_name: Annotated[str | None, tyro.conf.arg(name="recipe")] = None
     """A named recipe: see `us3l recipes` (default: digits for digits, else mini)."""
     method: str | None = None
@@ -49,11 +49,11 @@ class Pretrain:
     case: str | None = None
     """A row of one of the paper's tables, such as app-ablation/23 or main-cifar100/9."""
     scale: ScaleName = "mini"
-    """Train a --case with its recipe for CPUs, with that of us3l reproduce at small scale, or as the paper did."""
+    """Train a --case with its recipe for CPUs (mini), as us3l reproduce does at small scale, or as the paper did."""
     config: Path | None = None
-    """Settings of another run, as kept in its config.yaml."""
+    """Start from the settings of another run: its config.yaml."""
     resume: bool = False
-    """Go on with the run in --out from its last checkpoint; if there is none yet and DATA is given, start it."""
+    """Continue the run in --out from its last checkpoint; if there is no such run yet and DATA is given, start it."""
     recipe: Recipe = field(default_factory=Recipe)
     machine: Machine = field(default_factory=Machine)
 
@@ -112,10 +112,10 @@ def next_steps(folder: Path, network: Network) -> str:
     return f"""
 What next:
   {us3l} report {run}
-      the page again, after anything new is measured
+      the report page again
   {us3l} evaluate {run} --data LABELLED/
       accuracy at nine widths, with a folder of labelled images
   {us3l} profile {run}
-      cost and latency of every width on this computer
+      cost and latency of every width on this machine
   {us3l} export {run} --widths {width:g}
       the network of that width, as a file"""

@@ -11,11 +11,11 @@ from us3l.cli.parse import RunArgument, parse
 
 @dataclass(frozen=True)
 class ProfileCommand:
-    """What each width costs, and how fast it is on this device, beside its evaluated accuracy.
+    """Measure what each width costs and how fast it is on this device, and show its evaluated accuracy.
 
     Parameters, MACs, bytes and peak activation memory are computed for every distinct width; latencies are measured for
-    the widths asked for. Without an accuracy, widths are compared with the full network on images of the training.
-    Results come as a table, and as profile/DEVICE.csv, .json and .png in the run's folder.
+    the widths you name. If none was evaluated, widths are compared with the full network on training images.
+    The results are printed as a table and written to the run's folder as profile/DEVICE.csv, .json and .png.
 
     examples:
       us3l profile runs/demo
@@ -34,13 +34,13 @@ class ProfileCommand:
     threads: int | None = None
     """Threads that compute one batch (default: PyTorch's own number)."""
     repeats: int = 10
-    """Turns that each network takes, of four timed runs each."""
+    """How often each network takes its turn, with four timed runs each time."""
     size: int | None = None
     """Side of the images in pixels (default: that of training)."""
     data: str | None = None
-    """The evaluation to join, by the name of its data (default: the only one)."""
+    """The evaluation whose accuracies to show, by the name of its data (default: the only one)."""
     device: str | None = None
-    """A name for the device (default: its processor's, or that of the table's file)."""
+    """A name for the device (default: that of its processor, or of the file given by --device-profile)."""
     device_profile: Path | None = None
     """A CSV or JSON table of latencies measured elsewhere, instead of measuring here."""
     overwrite: bool = False

@@ -12,10 +12,10 @@ from us3l.streams import one_line
 
 @dataclass(frozen=True)
 class Report:
-    """One page about a run, or several runs side by side: an HTML file that opens anywhere, even offline.
+    """Write one page about a run, or several runs side by side: an HTML file that opens anywhere, even offline.
 
-    It shows what is there: accuracies after `us3l evaluate`, latencies after `us3l profile`, curves at any time.
-    `us3l pretrain` and `us3l demo` make it by themselves.
+    It shows what has been measured: accuracies after `us3l evaluate`, latencies after `us3l profile`, and training
+    curves at any time. `us3l pretrain` and `us3l demo` write it when they end.
 
     examples:
       us3l report runs/photos
@@ -26,7 +26,7 @@ class Report:
     runs: RunArguments
     """Folders of runs, finished or not."""
     out: Path | None = None
-    """The page (default, for one run: RUN/report.html, which is replaced)."""
+    """File to write (default, for one run: RUN/report.html, which is replaced)."""
     overwrite: bool = False
     """Replace the file given by --out."""
     images: bool = True
@@ -34,7 +34,7 @@ class Report:
     data: str | None = None
     """Which images to show (default: those of the run)."""
     data_root: Path | None = None
-    """Where data sets that have a name lie (default: the environment's US3L_DATA, else ./data)."""
+    """Folder that holds named data sets (default: the environment variable US3L_DATA, else ./data)."""
 
 
 def main(arguments: list[str]) -> None:
@@ -52,10 +52,10 @@ def after(folder: Path) -> None:
 
     screen = CommandScreen()
     try:
-        screen.say(f"the page is {report(folder, progress=screen, typed=as_typed)}")
+        screen.say(f"the report page is {report(folder, progress=screen, typed=as_typed)}")
     except (Exception, KeyboardInterrupt) as error:
         reason = one_line(str(error)) or type(error).__name__
-        text = f"no page was made ({reason}); the run is complete, try {program()} report {folder}"
+        text = f"no page was made ({reason}). The run is complete; try {program()} report {folder}"
         screen.say(text, style="yellow")
 
 

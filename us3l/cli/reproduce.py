@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Fill a table of the paper: list the runs it needs, train what is missing, evaluate, and write both results.
+    """Fill in a table of the paper: train and evaluate the runs it needs, and write our results with the paper's.
 
     TABLE is main-cifar100, main-vit-cifar10, main-imagenet, motivation, ablation, ablation1, app-ablation,
     app-ablation-sample, app-ablation-reg, app-ablation-reg-for-byol, intersect, app-arbitrary-width, classification,
-    classification-r18 or coco; or one of ours: every-width, plus-ablation,
-    guidelines, steps.
+    classification-r18 or coco; or one of ours: every-width, plus-ablation, guidelines, steps.
 
-    Runs lie in OUT/SCALE, named by their settings: tables share them, finished ones are never repeated, and any number
+    Runs are in OUT/SCALE, named by their settings. Tables share them, finished runs are never repeated, and any number
     of processes or machines that see the folder share the work. Tables are OUT/SCALE/tables/TABLE.csv, .md and .png.
 
     examples:
@@ -42,7 +41,7 @@ class Reproduce:
     table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")]
     """A table's name."""
     scale: ScaleName = "mini"
-    """Runs for CPUs, of 230 steps (mini) or 2,145 (small), or all as the paper has it."""
+    """Runs for CPUs, of 230 steps (mini) or 2,145 (small), or the paper's own settings (paper)."""
     rows: tuple[int, ...] = ()
     """Rows to train, by their numbers from 1 (default: all)."""
     seeds: int = 1
@@ -50,11 +49,11 @@ class Reproduce:
     out: Path = Path("runs/reproduce")
     """Folder of all runs and tables."""
     data: tuple[str, ...] = ()
-    """Where data sets lie, as NAME=PATH (default: known sets by name, see us3l download)."""
+    """Paths of data sets, as NAME=PATH (default: known sets by name, see us3l download)."""
     list: bool = False
     """Only list the runs, their cost and their state."""
     table_only: bool = False
-    """Train nothing; write the table from what is there."""
+    """Train nothing; write the table from existing results."""
 
 
 def main(arguments: list[str]) -> int:
@@ -73,7 +72,7 @@ def main(arguments: list[str]) -> int:
     try:
         made = reproduce(**settings, table_only=command.table_only, progress=screen)
     except Interrupted:
-        screen.say("stopped: the same command goes on from here", style="bold")
+        screen.say("stopped: run the same command again to continue", style="bold")
         return 130
     show(screen, made)
     return 1 if made.failures else 0
@@ -94,7 +93,7 @@ def show_plan(screen: CommandScreen, plan: Plan) -> None:
     from us3l.reporting.reproduction import jobs_table, what_is_left
 
     for data in plan.absent:
-        screen.say(f"{data} is not here, so its figures stay empty: --data {data}=PATH", style="yellow")
+        screen.say(f"{data} was not found, so its cells stay empty: give --data {data}=PATH", style="yellow")
     screen.console.print(plan.place.scale.about, style="italic")
     screen.console.print(jobs_table(plan))
     screen.console.print(what_is_left(plan))

@@ -36,7 +36,7 @@ class Views:
     second_blur: float | None = None
     """The same for the second view (default: as for the first)."""
     solarise: float = 0.0
-    """Probability that all values from a half on are inverted."""
+    """Probability that all values of at least a half are inverted (solarisation)."""
     second_solarise: float | None = None
     """The same for the second view (default: as for the first)."""
 

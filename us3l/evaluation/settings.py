@@ -22,7 +22,7 @@ class EvaluationSettings:
     protocol: Protocol = "fast"
     """What learns from the labels."""
     probe: Literal["auto"] | ProbeKind = "auto"
-    """The paper's probe for ImageNet, for all other data sets, or for ViTs (paper; auto: by data set and network)."""
+    """Which of the paper's probes: ImageNet's, that for other data sets, or that for ViTs (paper; auto: by data and network)."""
     floor: bool = True
     """Also evaluate the untrained network (fast)."""
     quality: bool = True
@@ -30,7 +30,7 @@ class EvaluationSettings:
     label_share: tuple[float, ...] = ()
     """Also learn linear probes from these shares of every class's labels (fast)."""
     seeds: int = 1
-    """Repeat what depends on chance with this many seeds: mean and deviation (label shares, paper, finetune)."""
+    """Repeat with this many seeds, for mean and standard deviation (label shares, paper, finetune)."""
     epochs: int | None = None
     """Epochs of training (paper, finetune)."""
     lr: float | None = None
@@ -40,7 +40,7 @@ class EvaluationSettings:
     weight_decay: float | None = None
     """Weight decay (paper, finetune)."""
     device: Device = "auto"
-    """Where to compute."""
+    """Device to compute on."""
 
     def __post_init__(self) -> None:
         if self.seeds < 1:

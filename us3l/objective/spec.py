@@ -32,15 +32,15 @@ class Objective:
     paper's equation 7, negatives are the other targets; nt-xent: the authors' code, also the other outputs; soft:
     cross-entropy with the target's class probabilities)."""
     own: float = 0.0
-    """The share of the sub-networks' loss that is the base loss on their own outputs, beside imitation."""
+    """The share of the sub-networks' loss that is the base loss on their own outputs, besides imitation."""
     relations: float = 0.0
     """The share of the sub-networks' loss that is the imitation of similarities to the other samples of the batch."""
     relation_temperature: float = 0.1
     """Temperature of the target's similarities; the sub-network's have the temperature of the losses."""
     wider_teaches: bool = False
-    """Each sub-network's target is the next wider one that ran on the batch; the widest one's target stays."""
+    """Let each sub-network learn from the next wider one on the same batch; the widest one keeps its usual target."""
     sub_weight: float = 1.0
-    """Weight of the sub-networks' losses beside that of the full network."""
+    """Weight of the sub-networks' losses, relative to that of the full network."""
     width_power: float = 0.0
     """Multiply a sub-network's weight by its width to this power: above 0 narrow ones count less, below 0 more."""
     head: Literal["none", "shared", "new"] = "new"
@@ -56,7 +56,7 @@ class Objective:
     queue: int = 32768
     """Targets of earlier batches that moco and seed remember."""
     teacher_momentum: float | None = 0.99
-    """The teacher becomes this much of itself and the rest of the network at every step (None: by teacher_memory)."""
+    """Share of itself that the teacher keeps at every step; the rest is the network's (None: see teacher_memory)."""
     teacher_memory: float = memory(0.99, PAPER_STEPS)
     """The share of all steps over which the teacher averages, in place of a momentum: the same for runs of any length.
     The default is that of a momentum of 0.99 in the paper's runs on CIFAR."""
@@ -75,39 +75,39 @@ class Objective:
     samples: int = 3
     """Networks run on each batch, the full one included."""
     sandwich: bool = True
-    """Always run the narrowest width of the moment, beside the full one."""
+    """Always run the narrowest width in use at the time, besides the full one."""
     max_first: bool = True
     """Train the full network alone at first."""
     full_alone: float = 0.25
-    """For this share of the steps, if max_first."""
+    """How long the full network trains alone, as a share of the steps, if max_first."""
     gradual: bool = True
-    """Lower the narrowest width step by step instead of at once: in three steps, as long as each other."""
+    """Lower the narrowest width in three steps of equal length, instead of at once."""
     lowest_from: float | None = None
-    """The share of the steps at which the narrowest width is reached, where the three are not to be equally long."""
+    """The share of the steps after which the narrowest width is reached (default: three periods of equal length)."""
     fixed_widths: tuple[float, ...] | None = None
     """Run exactly these widths on every batch instead of sampling: the widest is the base (S-Net)."""
     update: Literal["per-batch", "per-width"] = "per-batch"
     """One optimiser step for all widths (the paper's Algorithm 1), or one for each (the authors' code)."""
     sub_size: int | None = None
-    """Side in pixels to which the views are resized that sub-networks see, which then cost less (default: that of the
-    full network's). Targets stay those of the full network's views."""
+    """Resize the views that sub-networks see to this side in pixels, which makes them cheaper (default: the full
+    network's size). Targets stay those of the full network's views."""
     sub_crop: float | None = None
     """Give sub-networks views of their own, whose crops cover at least this share of the image (default: they see the
     full network's views). Targets stay those of the full network's views."""
     sub_momentum: float | None = None
-    """Momentum of the sub-networks' optimiser steps, which then also have a memory of their own (default: one momentum
-    and one memory for the steps of all widths). It needs one update per width."""
+    """Momentum of the sub-networks' optimiser steps, which then also have an optimiser state of their own (default: one
+    momentum and one state for the steps of all widths). It needs one update per width."""
     groups: int = 8
     """Groups of channels in the group regularisation."""
     alpha: float = 0.05
     """Each group of channels is decayed by this fraction less than the one before it; 0 is plain weight decay."""
     alpha_ramp: tuple[float, float] | None = None
     """Let alpha rise from 0 between these shares of training. The authors' code: 0 0.5 for ResNet-18; for ResNet-50 and
-    MobileNetV2 0.5 0.5, with which alpha jumps to its full value at half time. The paper has no ramp."""
+    MobileNetV2 0.5 0.5, so that alpha jumps to its full value halfway. The paper has no ramp."""
 
     product: Literal["student", "teacher", "both"] = "student"
     """Whose weights the run's model has: the trained network's, or those of its momentum teacher, an average of it over
-    the last steps. both: the network's, with the teacher's beside them in a folder of their own."""
+    the last steps. both: the network's, and the teacher's in a folder of their own."""
 
     def __post_init__(self) -> None:
         for name, allowed in choices().items():
@@ -116,7 +116,7 @@ class Objective:
         begin, end = self.alpha_ramp or (0.0, 1.0)
         alone = self.full_alone if self.max_first else 0.0
         checks = {
-            f"head='shared' needs a predictor to share, which base_loss={self.base_loss!r} has not": (
+            f"head='shared' needs a predictor to share, which base_loss={self.base_loss!r} does not have": (
                 self.head != "shared" or self.predicts
             ),
             f"head={self.head!r} serves imitation, so it needs distill_loss='mse', 'infonce' or 'nt-xent', and own + "
@@ -127,7 +127,7 @@ class Objective:
             f"base_loss={self.base_loss!r} compares with the momentum teacher: it needs momentum_base": (
                 self.base_loss not in ("moco", "mocov3") or self.momentum_base
             ),
-            f"base_loss={self.base_loss!r} has other targets than a momentum teacher: it excludes momentum_base": (
+            f"base_loss={self.base_loss!r} has targets other than a momentum teacher: it excludes momentum_base": (
                 not (self.supervised or self.frozen_teacher) or not self.momentum_base
             ),
             f"base_loss={self.base_loss!r} has a frozen teacher: it excludes momentum_sub": (
@@ -139,13 +139,13 @@ class Objective:
             f"product={self.product!r} needs a momentum teacher: momentum_base or momentum_sub": (
                 self.product == "student" or self.momentum_base or self.momentum_sub
             ),
-            f"own={self.own} and relations={self.relations} are shares of a loss: from 0 on, together at most 1": (
+            f"own={self.own} and relations={self.relations} are shares of a loss: not negative, together at most 1": (
                 self.own >= 0 and self.relations >= 0 and self.own + self.relations <= 1
             ),
             "distill_loss='own' is the base loss already: set own=0, or distill_loss to a loss of imitation": (
                 self.own == 0 or self.distill_loss != "own"
             ),
-            "relations compares embeddings, which base_loss='cross-entropy' has not": (
+            "relations compares embeddings, which base_loss='cross-entropy' does not have": (
                 self.relations == 0 or not self.supervised
             ),
             "wider_teaches needs something to teach: distill_loss other than 'own', or relations": (
@@ -161,7 +161,7 @@ class Objective:
             <= begin
             <= end
             <= 1,
-            f"teacher_momentum={self.teacher_momentum} must lie from 0 to 1": (
+            f"teacher_momentum={self.teacher_momentum} must be from 0 to 1": (
                 self.teacher_momentum is None or 0 <= self.teacher_momentum <= 1
             ),
             f"teacher_memory={self.teacher_memory} must be above 0": self.teacher_memory > 0,
@@ -184,8 +184,8 @@ class Objective:
             f"sub_crop={self.sub_crop} must be a share of the image, above 0 and at most 1": (
                 self.sub_crop is None or 0 < self.sub_crop <= 1
             ),
-            f"sub_momentum={self.sub_momentum} must lie from 0 to below 1": 0 <= (self.sub_momentum or 0) < 1,
-            "sub_momentum is for sub-networks that are updated apart: it needs update='per-width'": (
+            f"sub_momentum={self.sub_momentum} must be at least 0 and below 1": 0 <= (self.sub_momentum or 0) < 1,
+            "sub_momentum is for sub-networks that are updated separately: it needs update='per-width'": (
                 self.sub_momentum is None or self.update == "per-width"
             ),
             f"groups={self.groups} must be at least 1": self.groups >= 1,

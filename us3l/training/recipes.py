@@ -37,7 +37,7 @@ class Network:
     depth: int | None = None
     """A ViT's blocks (default: 12)."""
     frozen_patches: bool = True
-    """Leave a ViT's patch embedding as it was drawn, as MoCo v3 and the paper do."""
+    """Keep a ViT's patch embedding at its random first weights, as MoCo v3 and the paper do."""
 
     def __post_init__(self) -> None:
         if self.backbone not in BACKBONES and not self.own:
@@ -58,7 +58,7 @@ class Optimiser:
     lr: float = 0.5
     """Learning rate at its highest."""
     warmup: float = 0.0
-    """Epochs in which the learning rate rises to it."""
+    """Epochs in which the learning rate rises to its highest."""
     momentum: float = 0.9
     """Momentum of SGD and LARS, first beta of AdamW."""
     weight_decay: float = 1e-4
@@ -77,7 +77,7 @@ class Optimiser:
 
 
 class Factors(NamedTuple):
-    """What a base loss needs beside InfoNCE."""
+    """What a base loss other than InfoNCE needs."""
 
     lr: float = 1.0
     weight_decay: float = 1.0
@@ -113,7 +113,7 @@ class Recipe:
     teacher: str | None = None
     """A finished run, or a model's folder, whose network teaches (SEED)."""
     max_steps: int | None = None
-    """Stop after this many steps; the schedules follow."""
+    """Stop after this many steps; all schedules are shortened to that."""
     images: int | None = None
     """Use only this many of the images."""
     seed: int = 0

@@ -21,7 +21,7 @@ class Machine:
     accelerator: Device = "auto"
     """Kind of device."""
     devices: int = 1
-    """Number of devices (on a CPU: of processes). Under torchrun it is torchrun that decides."""
+    """Number of devices (on a CPU: of processes). Under torchrun, torchrun decides."""
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
     """Arithmetic of the networks; losses are always computed in 32 bits. "auto" takes bf16-mixed on GPUs that have it,
     16-mixed on older ones with tensor cores, and 32-true elsewhere."""
@@ -31,28 +31,28 @@ class Machine:
     sync_bn: bool = False
     """Batch norm over the batch of all devices instead of each device's own part."""
     fsdp: bool = False
-    """Share parameters, gradients and the optimiser's state out among several devices, which needs less memory."""
+    """Divide parameters, gradients and the optimiser's state among several devices, to save memory."""
     accumulate: int = 1
-    """Compute each batch in this many parts, one after the other, which needs less memory."""
+    """Compute each batch in this many parts, one after the other, to save memory."""
     checkpoint_every: int = 1
     """Epochs between checkpoints."""
     skip_bad_steps: int = 0
     """Leave out up to this many steps of the run whose gradients are not finite, instead of stopping."""
     stop_on_collapse: bool = False
-    """Stop when a width collapses, instead of warning only."""
+    """Stop when a width collapses, instead of only warning."""
 
     max_bad_images: int = 100
     """Stop when more images than this cannot be read."""
     calibrated_widths: tuple[float, ...] | None = None
-    """Widths whose batch-norm statistics are collected at the end, beside the full network's (default: all). Those of
-    the others are collected when evaluation, profiling or export first need them."""
+    """Widths whose batch-norm statistics are collected at the end, besides the full network's (default: all). Those of
+    other widths are collected when evaluation, profiling or export first need them."""
     stream: bool = False
     """Read the images while training, as is always done when they do not fit into memory."""
     memory_gib: float = 8.0
     """Memory for decoded images; if they need more, they are read while training."""
     keep: Literal["crops", "views"] = "crops"
-    """What is kept of images in memory: what crops need of them, or centre squares of the size of views, as in runs of
-    earlier versions."""
+    """What is kept of each image in memory: as many pixels as its crops need, or a centre square of the size of a view,
+    as in runs of earlier versions."""
 
     def __post_init__(self) -> None:
         for name in ("devices", "accumulate", "checkpoint_every"):

@@ -43,13 +43,13 @@ class DetectorTraining:
     image_size: int | None = None
     """Shorter side of the images, in pixels (default: 800, but 200 for networks with CIFAR's stem)."""
     channels: int = 256
-    """Of the pyramid and the heads on it; the box head is four times as wide."""
+    """Channels of the pyramid and of the heads on it; the box head is four times as wide."""
     regions: int = 512
     """Regions of each image that the heads learn from in a step; fewer are faster on a CPU."""
     norms: Literal["frozen", "trained"] = "frozen"
     """Batch norm: fixed at the width's calibrated statistics, or trained with those of each batch."""
     seed: int = 0
-    """Of the heads' first weights, the order of images and all else that is random."""
+    """Decides the heads' first weights, the order of images and everything else that is random."""
 
     def __post_init__(self) -> None:
         for name in ("schedule", "steps", "batch", "lr", "image_size", "channels", "regions"):
@@ -87,11 +87,11 @@ class DetectionSettings:
     floor: bool = False
     """Also evaluate the same detector before training."""
     save_every: int = 200
-    """Steps between savings of the training's state."""
+    """Save the state of training after this many steps."""
     workers: int = 2
     """Processes that decode images."""
     device: Device = "auto"
-    """Where to compute."""
+    """Device to compute on."""
 
     def __post_init__(self) -> None:
         if self.save_every < 1 or self.workers < 0:
