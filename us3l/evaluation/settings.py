@@ -22,7 +22,7 @@ class EvaluationSettings:
     protocol: Protocol = "fast"
     """What learns from the labels."""
     probe: Literal["auto"] | ProbeKind = "auto"
-    """Which of the paper's probes: ImageNet's, that for other data sets, or that for ViTs (paper; auto: by data and network)."""
+    """Which of the paper's probes: for ImageNet, for other data, or for ViTs (paper; auto: by data and network)."""
     floor: bool = True
     """Also evaluate the untrained network (fast)."""
     quality: bool = True
