@@ -132,5 +132,5 @@ def test_off_by_default(images):
     assert "sub_optimiser" not in ours.state()
     with pytest.raises(UserError, match="needs update='per-width'"):
         Objective(sub_momentum=0.5)
-    with pytest.raises(UserError, match="sub_momentum=1 must lie"):
+    with pytest.raises(UserError, match="sub_momentum=1 must be at least 0 and below 1"):
         Objective(sub_momentum=1, update="per-width")
