@@ -89,7 +89,7 @@ def parsed(arguments: list[str]) -> Pretrain:
 def defaults(arguments: list[str], data: str = "") -> Pretrain:
     """The values that the rest of the command line changes: of the run to resume, of another run, or of a recipe."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in ("--recipe", "--method", "--case", "--scale", "--base-loss", "--config", "--out"):
+    for option in ("--recipe", "--method", "--case", "--scale", "--base-loss", "--config", "--out", "--init"):
         parser.add_argument(option)
     parser.add_argument("--resume", action="store_true")
     try:
@@ -99,7 +99,9 @@ def defaults(arguments: list[str], data: str = "") -> Pretrain:
     if early.resume and early.out and Run(early.out).started:
         config = config_of(Run(early.out))
     else:
-        config = configuration(data, early.recipe, early.method, early.case, early.scale or "mini", early.config)
+        config = configuration(
+            data, early.recipe, early.method, early.case, early.scale or "mini", early.config, early.init
+        )
         if early.base_loss:
             config = replace(config, recipe=config.recipe.tuned_for(early.base_loss))
     return Pretrain(config.source, recipe=config.recipe, machine=config.machine)

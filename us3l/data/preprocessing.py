@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from us3l.data.spec import MEAN, STD
+from us3l.data.spec import MEAN, STD, Channels
 from us3l.errors import UserError
 from us3l.files import finite
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from us3l.data.decode import Encoded
     from us3l.slimmable import Slimmable
 
-Channels = tuple[float, float, float]
 LARGE = 64
 """From this size on a network looks at photographs, and sees their centre; smaller images it sees whole."""
 LARGEST = 4096

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from us3l.errors import UserError
 
+Channels = tuple[float, float, float]
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 """ImageNet's channel statistics, used for every data set so that a network can move between them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,8 @@ class Individual(Family):
     individual: float
 
     def __post_init__(self) -> None:
-        for name in ("name", "image_size", "usual_size", "transformer", "segments", "chain", "feature_maps"):
+        kept = "classifier", "channels", "translate"
+        for name in (*kept, "name", "image_size", "usual_size", "transformer", "segments", "chain", "feature_maps"):
             object.__setattr__(self, name, getattr(self.family, name))
 
     def signature(self, _: float) -> Hashable | None:
@@ -116,6 +117,20 @@ def family(name: str, **options: Any) -> Backbone:
         return kind(name, **options)
     except TypeError as error:
         raise UserError(f"{name} does not take these options: {error}") from None
+
+
+def recognise(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
+    """Which backbone has tensors of these shapes at width 1.
+
+    Args:
+        shapes: By the tensors' names, here, in torchvision or in timm.
+
+    Returns:
+        The settings of a recipe's network that say so, None if it is none of ours. A ViT's heads are taken to have 64
+        channels each: shapes do not tell.
+    """
+    kinds = dict.fromkeys(_kind(name) for name in BACKBONES)
+    return next((found for kind in kinds if (found := kind.recognise(shapes)) is not None), None)
 
 
 def _kind(name: str) -> type[Backbone]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ class Family:
     transformer: bool = False
     """Whether its networks are transformers, which have a probe and a way to INT8 of their own."""
 
+    classifier: str | None = None
+    """The module of pretrained networks that turns features into logits, which is left out where there is none."""
+
     def __call__(self, width: Any) -> nn.Module:
         """The plain network of a width."""
         raise NotImplementedError
@@ -40,6 +43,19 @@ class Family:
     def segments(self, name: str) -> Sequence[int]:  # noqa: ARG002
         """The number of segments on each axis of a tensor, such as fused qkv; each is sliced on its own."""
         return ()
+
+    def channels(self, name: str) -> Sequence[str | Sequence[str] | None]:  # noqa: ARG002
+        """What to call the channels on each axis of a tensor; of an axis of several segments, those of each.
+
+        Channels of the same name can only be put in another order together: what a layer gives and what those after it
+        take, the streams that residual blocks add to, queries and keys of a head. None: the order is fixed.
+        Names beyond a tensor's axes do not count. Without names all channels stay as they are: see `us3l.sorting`.
+        """
+        return ()
+
+    def translate(self, name: str) -> str:
+        """What a tensor of the same network by another library is called here, if it has another name there."""
+        return name
 
     def chain(self, network: Any) -> Sequence[nn.Module]:
         """The modules that a network applies one after another, up to its last batch norm.
@@ -62,6 +78,11 @@ class Family:
 
 class Backbone(Family):
     """A family of ours, a dataclass of options: `create` builds it again from its name and these."""
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
+        """The name and options of the network of width 1 that has tensors of these shapes, None if it is not ours."""
+        raise NotImplementedError
 
     @classmethod
     def fit(cls, stem: str, size: int, frozen_patches: bool) -> dict[str, Any]:  # noqa: ARG003

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torchvision.models.mobilenetv2 import InvertedResidual
@@ -15,7 +17,15 @@ from us3l.width import Width, round_channels
 # Expansion, channels, blocks, stride at width 1, stage by stage.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 FIRST, LAST = 32, 1280
+STREAMS = ("stem", *(f"stage{i}" for i, stage in enumerate(STAGES) for _ in range(stage[2])), None)
+"""Which channels each module of the features gives; the last ones are the same at every width."""
 LEVELS = ("3", "6", "13", "18")  # where the resolution is about to halve, and the end
+
+
+TIMM_FIRST = {"conv_dw": "0.0", "bn1": "0.1", "conv_pw": "1", "bn2": "2"}
+TIMM_OTHERS = {"conv_pw": "0.0", "bn1": "0.1", "conv_dw": "1.0", "bn2": "1.1", "conv_pwl": "2", "bn3": "3"}
+TIMM_ENDS = {"conv_stem": "0.0", "bn1": "0.1", "conv_head": "18.0", "bn2": "18.1"}
+"""What timm calls the layers of the first block, of the other blocks, and before and after them."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,7 @@ class MobileNetFamily(Backbone):
         check_options(self.stem, self.base)
 
     stages = len(STAGES)
+    classifier = "classifier"
 
     @property
     def usual_size(self) -> int:  # type: ignore[override]
@@ -50,6 +61,43 @@ class MobileNetFamily(Backbone):
 
     def __call__(self, width: Width) -> MobileNet:
         return MobileNet(self.signature(width), self.stem == "cifar", self.num_classes)
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
+        stem = next((shapes[name] for name in ("features.0.0.weight", "conv_stem.weight") if name in shapes), None)
+        if stem is None or shapes.keys().isdisjoint(("features.18.0.weight", "conv_head.weight")):
+            return None
+        return {"backbone": "mobilenet_v2", "base": 2 * stem[0]}
+
+    def translate(self, name: str) -> str:
+        """timm names the same network otherwise than torchvision."""
+        head, *inner, leaf = name.split(".")
+        if head in TIMM_ENDS and not inner:
+            return f"features.{TIMM_ENDS[head]}.{leaf}"
+        if head != "blocks":
+            return name
+        stage, block, layer = inner
+        place = 1 + sum(count for _, _, count, _ in STAGES[: int(stage)]) + int(block)
+        layers = TIMM_OTHERS if int(stage) else TIMM_FIRST
+        return f"features.{place}.conv.{layers[layer]}.{leaf}" if layer in layers else name
+
+    def channels(self, name: str) -> tuple[str | None, ...]:
+        """A stream for each stage, and the channels inside of each block."""
+        part, *inner = name.split(".")[:-1]
+        if part != "features":
+            return ()
+        place = int(inner[0])
+        outside = STREAMS[place]
+        if place == 0:
+            return outside, None
+        inside = STREAMS[place - 1]
+        if place == len(STREAMS) - 1:
+            return outside, inside
+        expanded = place > 1  # the first block has no layer that widens
+        hidden, layer = f"block{place}" if expanded else inside, int(inner[2])
+        if layer > expanded:
+            return outside, hidden
+        return hidden, inside if expanded and layer == 0 else None
 
     def chain(self, network: MobileNet) -> list[nn.Module]:
         return [*network.features]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -33,6 +34,7 @@ class ResNetFamily(Backbone):
         check_options(self.stem, self.base)
 
     stages = 4
+    classifier = "fc"
 
     @property
     def usual_size(self) -> int:  # type: ignore[override]
@@ -51,6 +53,30 @@ class ResNetFamily(Backbone):
 
     def __call__(self, width: Width) -> ResNet:
         return ResNet(self.signature(width), BLOCKS[self.name], self.bottleneck, self.stem, self.num_classes)
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
+        if "conv1.weight" not in shapes or "layer4.1.conv2.weight" not in shapes:
+            return None
+        base, _, kernel, _ = shapes["conv1.weight"]
+        name = "resnet50" if "layer1.0.conv3.weight" in shapes else "resnet18"
+        return {"backbone": name, "stem": "cifar" if kernel == 3 else "imagenet", "base": base}
+
+    def channels(self, name: str) -> tuple[str | None, ...]:
+        """A stream for each stage, one between stem and first stage if a shortcut parts them, and those in blocks."""
+        stem, last = ("stem", 3) if self.bottleneck else ("layer1", 2)
+        stage, *inner = name.split(".")[:-1]
+        if stage == "fc":
+            return None, "layer4"
+        if not inner:
+            return stem, None
+        before = stem if stage == "layer1" else f"layer{int(stage[-1]) - 1}"
+        block, layer, *_ = inner
+        source = before if block == "0" else stage
+        if layer == "downsample":
+            return stage, source
+        number, place = int(layer[-1]), f"{stage}.{block}."  # of conv1 and bn1, and so on
+        return stage if number == last else f"{place}{number}", source if number == 1 else f"{place}{number - 1}"
 
     def chain(self, network: ResNet) -> list[nn.Module]:
         layers = network.layer1, network.layer2, network.layer3, network.layer4

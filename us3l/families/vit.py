@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,20 @@ from us3l.families.family import Backbone
 from us3l.width import round_channels
 
 HEADS = {"vit_tiny": 3, "vit_small": 6}  # in timm, of 64 channels each
+TORCHVISION = {
+    "class_token": "cls_token",
+    "conv_proj.": "patch_embed.proj.",
+    "encoder.pos_embedding": "pos_embed",
+    "encoder.ln.": "norm.",
+    "encoder.layers.encoder_layer_": "blocks.",
+    ".ln_": ".norm",
+    ".self_attention.in_proj_": ".attn.qkv.",
+    ".self_attention.out_proj.": ".attn.proj.",
+    ".mlp.0.": ".mlp.fc1.",
+    ".mlp.3.": ".mlp.fc2.",
+    "heads.head.": "head.",
+}
+"""Parts of torchvision's names, and what timm and we call them."""
 TEMPERATURE = 10_000.0  # of the sin-cos positions, as in MoCo v3
 
 
@@ -27,6 +42,7 @@ class ViTFamily(Backbone):
     """
 
     transformer = True
+    classifier = "head"
 
     name: str = "vit_tiny"
     image_size: int = 224
@@ -78,6 +94,44 @@ class ViTFamily(Backbone):
         if ".attn.qkv." in name:
             return (3 * heads,)
         return (1, heads) if name.endswith(".attn.proj.weight") else ()
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
+        shapes = {cls.translated(name): shape for name, shape in shapes.items()}
+        if "patch_embed.proj.weight" not in shapes or "blocks.0.attn.qkv.weight" not in shapes:
+            return None
+        dim, *_, patch = shapes["patch_embed.proj.weight"]
+        name = "vit_tiny" if dim % (HEADS["vit_small"] * 64) else "vit_small"
+        depth = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
+        sizes = {"base": dim // HEADS[name], "heads": max(1, dim // 64)}  # as in all ViTs of this design
+        return {"backbone": name, "patch": patch, "depth": depth, **sizes}
+
+    def translate(self, name: str) -> str:
+        """torchvision names the same network otherwise than timm."""
+        return self.translated(name)
+
+    @staticmethod
+    def translated(name: str) -> str:
+        for theirs, ours in TORCHVISION.items():
+            name = name.replace(theirs, ours)
+        return name
+
+    def channels(self, name: str) -> tuple[str | tuple[str, ...] | None, ...]:
+        """One stream, and in each block the hidden channels and those of each head: queries with keys, and values."""
+        part, *inner = name.split(".")
+        if part in ("cls_token", "pos_embed"):
+            return None, None, "stream"
+        if part == "head":
+            return None, "stream"
+        if part != "blocks" or "norm" in inner[1]:
+            return "stream", None
+        block, kind, layer, _ = inner
+        if kind == "mlp":
+            hidden = f"{block}.mlp"
+            return (hidden, "stream") if layer == "fc1" else ("stream", hidden)
+        _, heads = self.sizes
+        keys, values = (tuple(f"{block}.{kind}{head}" for head in range(heads)) for kind in ("key", "value"))
+        return (keys + keys + values, "stream") if layer == "qkv" else ("stream", values)
 
     def __call__(self, width: float) -> ViT:
         return ViT(self, *self.signature(width))

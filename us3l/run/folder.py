@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -164,7 +165,7 @@ class Run:
         for path in (self.config_file, self.starts, self.log, self.damaged):
             path.unlink(missing_ok=True)
         with suppress(OSError):
-            self.checkpoints.rmdir()
+            shutil.rmtree(self.checkpoints)
 
     def refuse_if_used(self) -> None:
         if self.folder.exists() and (not self.folder.is_dir() or any(map(counts, self.folder.iterdir()))):

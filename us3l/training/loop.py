@@ -16,6 +16,7 @@ from us3l.data.images import Images
 from us3l.distributed.launching import any_of, first_alone, is_first, make_fabric, processes
 from us3l.distributed.sharding import gather, scatter
 from us3l.errors import UserError
+from us3l.families.family import as_family
 from us3l.objective.sampling import lower_bound
 from us3l.objective.scaling import teacher_rate
 from us3l.objective.spec import Objective
@@ -40,9 +41,10 @@ from us3l.stopping import Interrupted, stop_requests
 from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
 from us3l.training.finishing import check_product, finish
+from us3l.training.initial import Source
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.run import RunConfig, config_of
-from us3l.training.trainer import StepResult, Trainer
+from us3l.training.trainer import StepResult, Trainer, new_network
 from us3l.training.trouble import explained, going_on, last_good, not_finite
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
@@ -55,6 +57,7 @@ def pretrain(
     data: Callable[[], Images],
     resume: bool = False,
     progress: Progress = SILENT,
+    source: Source | None = None,
 ) -> Slimmable:
     """Train a slimmable network once on images without labels; its model lies in the run's folder at the end.
 
@@ -64,6 +67,7 @@ def pretrain(
         data: Opens the images, in every process.
         resume: Go on with the run, if it was started.
         progress: Hears how it goes.
+        source: The pretrained network that a run begins with, if any.
 
     Returns:
         The trained network, also where the model has its teacher's weights (`Objective.product`).
@@ -76,7 +80,9 @@ def pretrain(
         run.refuse_if_used()
     with run.held() if is_first(fabric) else nullcontext(), explained(config, run):
         fabric.launch()
-        trainer = Trainer(config.recipe, data(), fabric, machine, run.family)
+        if source is not None:  # whether it fits is seen before the images are read
+            new_network(config.recipe, run.family and as_family(run.family), source)
+        trainer = Trainer(config.recipe, data(), fabric, machine, run.family, source)
         monitor = Monitor(trainer) if fabric.is_global_zero else None
         progress = progress if monitor else SILENT
         size = config.recipe.views.size
@@ -110,8 +116,11 @@ def begun(
         go_on(config, trainer, monitor, run, progress)
         yield
         return
+    state = trainer.state() if config.recipe.init else None  # of all processes together
     if monitor:
         run.start(config)
+        if state is not None:  # so that what it started from is never needed again
+            save_checkpoint(run.checkpoints, state)
     try:
         yield
     except BaseException:

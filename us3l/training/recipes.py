@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
-from us3l.data.spec import Views
+from us3l.data.spec import MEAN, STD, Channels, Views
 from us3l.errors import UserError, did_you_mean
 from us3l.families import BACKBONES
 from us3l.objective.methods import method
@@ -110,12 +110,19 @@ class Recipe:
     """Passes over the images."""
     batch_size: int = 512
     """Images in a batch, over all devices."""
+    init: str | None = None
+    """Start from a pretrained network: a .safetensors or .pth file of its weights, torchvision:NAME or timm:NAME, or
+    the folder of a run or a model. It decides --backbone, --base, --stem, --mean and --std, unless these are given."""
     teacher: str | None = None
     """A finished run, or a model's folder, whose network teaches (SEED)."""
     max_steps: int | None = None
     """Stop after this many steps; all schedules are shortened to that."""
     images: int | None = None
     """Use only this many of the images."""
+    mean: Channels = MEAN
+    """Of red, green and blue, for pixels from 0 to 1: what is taken from them."""
+    std: Channels = STD
+    """What they are divided by then."""
     seed: int = 0
     """Decides the first weights, the order of the images, the views and the widths."""
     follow_base_loss: bool = True

@@ -91,6 +91,9 @@ class RunConfig:
     data_path: str = ""
     """Where the images were when the run began, if they were named by a path, which may be a relative one."""
 
+    init_sha256: str = ""
+    """Of the weights that the run began with, if it was given any: see `us3l.tensors.digest`."""
+
     @property
     def source(self) -> str:
         """How to name the images now."""

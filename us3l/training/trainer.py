@@ -31,6 +31,8 @@ from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
 from us3l.seeds import seed_from, seeded
 from us3l.slimmable import Slimmable
+from us3l.sorting import sort_channels
+from us3l.training.initial import Source
 from us3l.training.optimisers import copies, new_optimiser, take_back
 from us3l.training.recipes import Optimiser, Recipe
 from us3l.training.run import Machine
@@ -67,9 +69,10 @@ class Trainer:
         fabric: Fabric,
         machine: Machine | None = None,
         own: Callable[[Any], nn.Module] | None = None,
+        source: Source | None = None,
     ) -> None:
         self.recipe, self.fabric, self.machine = recipe, fabric, machine or Machine()
-        self.preprocessing = Preprocessing.usual(recipe.views.size)
+        self.preprocessing = replace(Preprocessing.usual(recipe.views.size), mean=recipe.mean, std=recipe.std)
         """How the trained network is calibrated, evaluated and deployed."""
         self.peers = Peers(fabric.global_rank, fabric.world_size)
         self.images = images.to(fabric.device)
@@ -87,7 +90,7 @@ class Trainer:
         self.sub_reading: Iterator[Batch] = iter(())
         self.waited = 0.0  # seconds that the last step waited for its images
         self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
-        net = new_network(recipe, own and as_family(own))
+        net = new_network(recipe, own and as_family(own), source)
         self.learner = new_learner(recipe, net, self.images, self.peers).to(memory_format=torch.channels_last)
         for network in (net.full, self.learner.teacher) if self.machine.compile else ():
             if network is not None:
@@ -177,7 +180,8 @@ class Trainer:
     def read(self, views: Views, steps: Iterable[Step], seed: int) -> Iterator[Batch]:
         """This process's part of each step's images, as random views."""
         part = self.peers.rank, self.peers.count
-        return self.images.views(views, steps, seed, self.recipe.objective.views, part, self.fabric.device)
+        normal = self.recipe.mean, self.recipe.std
+        return self.images.views(views, steps, seed, self.recipe.objective.views, part, self.fabric.device, *normal)
 
     @property
     def own_views(self) -> Views | None:
@@ -208,7 +212,8 @@ class Trainer:
     def random_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Views of images (uint8) as training makes them, with those that sub-networks alone see."""
         kinds = [kind for kind in (self.recipe.views, self.own_views) if kind is not None]
-        made = (random_views(images, kind, generator, self.recipe.objective.views) for kind in kinds)
+        count, mean, std = self.recipe.objective.views, self.recipe.mean, self.recipe.std
+        made = (random_views(images, kind, generator, count, mean=mean, std=std) for kind in kinds)
         return tuple(channels_last(view) for views in made for view in views)
 
     def stand_in(self) -> Batch:
@@ -333,12 +338,13 @@ class Trainer:
             ) from None
 
 
-def new_network(recipe: Recipe, own: Family | None = None) -> Slimmable:
-    """The network of a recipe before training; the seed decides its weights.
+def new_network(recipe: Recipe, own: Family | None = None, source: Source | None = None) -> Slimmable:
+    """The network of a recipe before training; the seed decides its weights, or those it starts from.
 
     Args:
         recipe: What says which network.
         own: The family, if it is one of the user's own.
+        source: The pretrained network that it starts from, if any; its channels are put in order.
     """
     network = recipe.settled().network
     switchable = recipe.objective.fixed_widths if network.switchable else None
@@ -350,6 +356,10 @@ def new_network(recipe: Recipe, own: Family | None = None) -> Slimmable:
     net = one_or_all(own or backbone(recipe), network.min_width, switchable, network.individual)
     for width in recipe.objective.fixed_widths or ():
         net.check(width)
+    if source is not None:
+        source.put_into(net)
+        if not source.in_order:
+            sort_channels(net)
     return net
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from us3l.data.images import Images
     from us3l.data.sources import Data
+    from us3l.training.initial import Init, Source
 
 
 def pretrain(
@@ -36,6 +37,7 @@ def pretrain(
     scale: ScaleName = "mini",
     config: str | Path | RunConfig | None = None,
     network: Callable[[Any], nn.Module] | None = None,
+    init: Init | None = None,
     resume: bool = False,
     progress: Progress | Told | None = None,
     **settings: Any,
@@ -53,6 +55,9 @@ def pretrain(
             as the paper did ("paper").
         config: settings of another run, as kept in its config.yaml.
         network: a function from a width to a network of your own, instead of a backbone by name.
+        init: start from a pretrained network: a .safetensors or .pth file of its weights, "torchvision:NAME",
+            "timm:NAME", the folder of a run or a model, or a network in memory. It decides the backbone and the
+            normalisation of images, unless you do.
         resume: continue the run in `out` from its last checkpoint; start it if there is none.
         progress: "silent" (the default), "lines", "live", or an object of your own.
         settings: any setting of `us3l pretrain` by its name, such as `epochs=50` or `min_width=0.5`.
@@ -63,12 +68,15 @@ def pretrain(
     if out is None:
         raise UserError("say where the run should go: `out='runs/NAME'`")
     run = Run(out, network)
+    start: Source | Init | None = init
     if resume and run.started:
-        chosen = resumed(run, data, config, **settings)
+        given = {} if init is None else {"init": str(init) if isinstance(init, str | Path) else source_of(init).name}
+        chosen = resumed(run, data, config, **given, **settings)
     else:
         run.refuse_if_used()
         own = {} if network is None else {"backbone": f"{network.__module__}:{qualified_name(network)}"}
-        chosen = configuration(name_of(data), recipe, method, case, scale, config, **own, **settings)
+        start = None if init is None else source_of(init, network)
+        chosen = configuration(name_of(data), recipe, method, case, scale, config, start, **own, **settings)
         if not chosen.data:
             if resume:
                 run.check_started()
@@ -76,14 +84,19 @@ def pretrain(
                 "say which images to learn from, such as a folder: `us3l.pretrain('photos/', out='runs/photos')`; "
                 "for a first try without any, take 'digits'"
             )
-    train(chosen, run, data, resume, progress_of(progress))
+    train(chosen, run, data, resume, progress_of(progress), start)
     return run
 
 
 def train(
-    config: RunConfig, run: Run, data: Data | None = None, resume: bool = False, progress: Progress | None = None
+    config: RunConfig,
+    run: Run,
+    data: Data | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    init: Source | Init | None = None,
 ) -> None:
-    """Train by settings that are complete; `data` is only needed where the settings cannot name it."""
+    """Train by settings that are complete; `data` and `init` are only needed where the settings cannot name them."""
     from us3l.training.loop import pretrain as train_all
 
     told, recipe = progress_of(progress), config.recipe.settled()
@@ -95,10 +108,28 @@ def train(
         told.say(f"images of {size} pixels: the first layers are those for large images (for small: `stem='cifar'`)")
     if resume and run.started:
         kept = config_of(run)
-        config = replace(config, data=kept.data, data_path=kept.data_path)
+        config = replace(config, data=kept.data, data_path=kept.data_path, init_sha256=kept.init_sha256)
     else:
         config = config.located()
-    train_all(replace(config, recipe=recipe), run, lambda: training_images(config, data, told), resume, told)
+    source = start_of(config, run, init)
+    if source is not None:
+        config = replace(config, init_sha256=source.sha256)
+    train_all(replace(config, recipe=recipe), run, lambda: training_images(config, data, told), resume, told, source)
+
+
+def start_of(config: RunConfig, run: Run, init: Source | Init | None) -> Source | None:
+    """The pretrained network that a run begins with, unless it has a state of its own already."""
+    from us3l.run.checkpoints import has_checkpoint
+
+    name = config.recipe.init
+    if name is None or (run.started and has_checkpoint(run.checkpoints)):
+        return None
+    if init is None and name.startswith("<"):
+        raise UserError(f"this run begins with a network in memory, {name}: give it again, init=...")
+    source = source_of(name if init is None else init, run.family)
+    if config.init_sha256 not in ("", source.sha256):
+        raise UserError(f"{name} has other weights than those that {run.folder} began with: start a new run")
+    return source
 
 
 def training_images(config: RunConfig, data: Data | None, progress: Progress) -> Images:
@@ -148,6 +179,7 @@ def configuration(
     case: str | None = None,
     scale: ScaleName = "mini",
     config: str | Path | RunConfig | None = None,
+    init: Source | Init | None = None,
     **settings: Any,
 ) -> RunConfig:
     """All settings of a run: see `pretrain`."""
@@ -176,7 +208,16 @@ def configuration(
         given = recipe is not None or config is not None or suited != "mini"
         applied = row(case).apply(chosen.recipe) if given else row(case).at_scale(scale)
         chosen = replace(chosen, recipe=applied)
+    if init is not None:
+        chosen = source_of(init).configure(chosen)
     return changed(chosen, **settings)
+
+
+def source_of(init: Source | Init, family: Callable[[Any], nn.Module] | None = None) -> Source:
+    """A pretrained network: see `us3l.training.initial`, which brings torch."""
+    from us3l.training.initial import Source, open_source
+
+    return init if isinstance(init, Source) else open_source(init, family)
 
 
 def resumed(

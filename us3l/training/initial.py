@@ -1,0 +1,180 @@
+"""Where a run's weights begin, if not by chance: a pretrained network of a file, a library, a folder or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from us3l.data.preprocessing import Channels, Preprocessing
+from us3l.data.spec import MEAN, STD
+from us3l.errors import UserError, did_you_mean
+from us3l.families import recognise
+from us3l.files import check_regular, expanded
+from us3l.slimmable import Slimmable
+from us3l.storage import load, load_plain, read_tensors, read_torch, shapes_of
+from us3l.tensors import digest, tensors_of
+from us3l.training.run import RunConfig
+
+Init = str | Path | nn.Module
+"""A state dict's file, `torchvision:NAME`, `timm:NAME`, the folder of a run or a model, or a network in memory."""
+INSIDE = ("state_dict", "model")  # where training programs put the state dict in what they save
+KINDS = "a .safetensors or .pth file, torchvision:NAME, timm:NAME, or the folder of a run or a model"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A plain pretrained network, as the start of a run."""
+
+    name: str
+    """As it was given."""
+    state: Mapping[str, Tensor] = field(repr=False)
+    mean: Channels = MEAN
+    std: Channels = STD
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the network that the shapes of tensors do not tell."""
+    in_order: bool = False
+    """Whether its leading channels are sub-networks already: it is slimmable."""
+
+    def __post_init__(self) -> None:
+        for name, tensor in self.state.items():
+            if not tensor.isfinite().all():
+                raise UserError(f"{self.name}: {name} holds values that are not finite")
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of its tensors: see `us3l.tensors.digest`."""
+        return digest(self.state)
+
+    def configure(self, config: RunConfig) -> RunConfig:
+        """A run's settings with this start: its network, if it is one of ours, and its normalisation."""
+        network = recognise(shapes_of(self.state)) or {}
+        if network:
+            network = {"stem": "imagenet", **network, **self.told}
+        recipe = replace(
+            config.recipe,
+            init=self.name,
+            mean=self.mean,
+            std=self.std,
+            network=replace(config.recipe.network, **network),
+        )
+        return replace(config, recipe=recipe)
+
+    def put_into(self, net: Slimmable) -> None:
+        """Give a network these weights at width 1, with their batch-norm statistics, if there are any.
+
+        Args:
+            net: Of the same shapes; a classifier that it does not have is left out.
+
+        Raises:
+            UserError: They do not fit; the message names tensors and their shapes.
+        """
+        family, own = net.family, tensors_of(net.full)
+        state = {family.translate(name): tensor for name, tensor in self.state.items()}
+        if family.classifier is not None:
+            state = {k: v for k, v in state.items() if k in own or not k.startswith(f"{family.classifier}.")}
+        try:
+            load_plain(net, state)
+        except UserError as error:
+            raise UserError(
+                f"{self.name} cannot be the start of {family.name}: {error}; choose the network (`backbone`, `base`, "
+                "`stem`, `size`) that the weights are of"
+            ) from None
+
+
+def open_source(init: Init, family: Callable[[Any], nn.Module] | None = None) -> Source:
+    """The pretrained network that a person names or gives.
+
+    Args:
+        init: See `Init`.
+        family: Of a model that is a network of the user's own.
+
+    Raises:
+        UserError: There is none, it cannot be read or fetched, or reading it would run code.
+    """
+    if isinstance(init, Slimmable):
+        return from_slimmable(f"<{init.family.name}>", init)
+    if isinstance(init, nn.Module):
+        return from_module(f"<{type(init).__name__}>", init)
+    library, colon, name = str(init).partition(":")
+    if colon and library in LIBRARIES:
+        return LIBRARIES[library](str(init), name)
+    path = expanded(init)
+    if path.is_dir():
+        return from_slimmable(str(init), load(path, family))
+    if not path.exists():
+        raise UserError(f"there is no {str(init)!r} to start from: give {KINDS}")
+    return Source(str(init), read_state(path))
+
+
+def from_slimmable(name: str, net: Slimmable) -> Source:
+    state = net.carve(1.0).state_dict() if net.calibrated(1.0) else tensors_of(net.full)
+    seen, options = Preprocessing.of(net), net.family.describe()["options"]
+    told = {key: options[key] for key in ("stem", "heads") if options.get(key) is not None}
+    return Source(name, state, seen.mean, seen.std, told, in_order=net.min_width < 1)
+
+
+def from_module(name: str, module: nn.Module) -> Source:
+    """A network in memory; those of timm say how they want their images."""
+    known = getattr(module, "pretrained_cfg", None) or {}
+    mean, std = (tuple(known.get(key) or usual) for key, usual in (("mean", MEAN), ("std", STD)))
+    return Source(name, module.state_dict(), mean, std)
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The state dict in a file. Nothing in it is run."""
+    if path.suffix == ".safetensors":
+        return read_tensors(path, whole_numbers=True)
+    try:
+        state = read_torch(check_regular(path))
+    except UserError:
+        raise
+    except Exception as error:  # torch raises errors of many kinds
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"cannot read {path}: {reason}; save the state dict as .safetensors") from None
+    if isinstance(state, dict):
+        state = next((state[key] for key in INSIDE if isinstance(state.get(key), dict)), state)
+    if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(f"{path} does not hold a state dict: tensors by their names")
+    return {str(name): tensor for name, tensor in state.items()}
+
+
+def from_torchvision(given: str, name: str) -> Source:
+    from torchvision import models
+
+    if name not in models.list_models():
+        raise UserError(f"torchvision has no network {name!r}: {did_you_mean(name, models.list_models())}")
+    weights = models.get_model_weights(name).DEFAULT
+    seen = weights.transforms()
+    with_network = fetched(given, lambda: weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
+    return Source(given, with_network, tuple(seen.mean), tuple(seen.std))
+
+
+def from_timm(given: str, name: str) -> Source:
+    try:
+        import timm
+    except ImportError:
+        raise UserError(f"{given} needs timm, which is not installed: pip install timm") from None
+    if not timm.is_model(name.partition(".")[0]):
+        raise UserError(f"timm has no network {name!r}: {did_you_mean(name, timm.list_models())}")
+    if not timm.is_model_pretrained(name):
+        raise UserError(f"timm has no weights for {name!r}: choose another network, or give a file of them")
+    return from_module(given, fetched(given, lambda: timm.create_model(name, pretrained=True)))
+
+
+LIBRARIES = {"torchvision": from_torchvision, "timm": from_timm}
+
+
+def fetched(given: str, fetch: Callable[[], Any]) -> Any:
+    """What a library fetches, or keeps from the last time."""
+    try:
+        return fetch()
+    except Exception as error:  # libraries raise errors of many kinds when there is no network
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"cannot fetch the weights of {given} ({reason:.200}): connect to the internet, or give a file of them"
+        ) from None
