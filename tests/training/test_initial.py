@@ -146,9 +146,9 @@ def test_libraries_say_how_they_see_images(tmp_path, monkeypatch):
     assert (source.mean, source.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-def test_a_run_begins_with_it_and_never_needs_it_again(small, tmp_path, monkeypatch):
+def test_a_run_begins_with_it_and_never_needs_it_again(tmp_path, monkeypatch):
     weights = tmp_path / "w.safetensors"
-    weights.write_bytes((small / "a.safetensors").read_bytes())
+    save_file(us3l.create("resnet18", stem="cifar", base=8).full.state_dict(), weights)
     folder = tmp_path / "run"
     sha256 = open_source(weights).sha256
     seen = []
@@ -164,7 +164,7 @@ def test_a_run_begins_with_it_and_never_needs_it_again(small, tmp_path, monkeypa
             us3l.pretrain("digits", folder, init=weights, mean=(0.5, 0.5, 0.5), **TINY)
     config = config_of(us3l.Run(folder))
     assert (config.recipe.init, config.init_sha256) == (str(weights), sha256)
-    assert config.recipe.network.backbone == "mobilenet_v2"
+    assert (config.recipe.network.stem, config.recipe.network.base) == ("cifar", 8)
     assert load_checkpoint(us3l.Run(folder).checkpoints)[0]["step"] == 0
 
     weights.unlink()
