@@ -16,7 +16,7 @@ import us3l
 from us3l.cli.main import main
 from us3l.errors import UserError
 from us3l.run.checkpoints import load_checkpoint
-from us3l.training.initial import open_source
+from us3l.training.initial import open_pretrained
 from us3l.training.run import RunConfig, config_of
 from us3l.training.trainer import Trainer, new_network
 
@@ -57,7 +57,7 @@ def test_width_1_answers_as_the_source_does(name):
     build, classifier = OTHERS[name]
     theirs = uneven(build())
     images = torch.randn(4, 3, 32, 32)
-    source = open_source(theirs)
+    source = open_pretrained(theirs)
     setattr(theirs, classifier, nn.Identity())
     expected = theirs(images)
 
@@ -84,7 +84,7 @@ def test_the_real_mobilenet_answers_as_torchvisions(shared_data):
     theirs = torchvision.models.mobilenet_v2()
     theirs.load_state_dict(load_file(path))
     theirs.eval().classifier = nn.Identity()
-    source = open_source(path)
+    source = open_pretrained(path)
     recipe = source.configure(RunConfig()).recipe
     net = new_network(recipe)
     source.put_into(net)
@@ -118,7 +118,7 @@ def test_files_and_folders_hold_the_same(small):
     images = torch.randn(2, 3, 16, 16)
     net = us3l.load(small / "model").eval()
     for name in ("a.safetensors", "b.pth", "c.pth", "model"):
-        source = open_source(small / name)
+        source = open_pretrained(small / name)
         assert source.in_order == (name == "model")
         recipe = source.configure(RunConfig()).recipe
         assert (recipe.init, recipe.network.backbone, recipe.network.base) == (str(small / name), "mobilenet_v2", 16)
@@ -136,13 +136,13 @@ def test_libraries_say_how_they_see_images(tmp_path, monkeypatch):
     weights = torchvision.models.get_model_weights("mobilenet_v2").DEFAULT
     (tmp_path / "checkpoints").mkdir()
     torch.save(torchvision.models.mobilenet_v2().state_dict(), tmp_path / "checkpoints" / os.path.basename(weights.url))
-    source = open_source("torchvision:mobilenet_v2")
+    source = open_pretrained("torchvision:mobilenet_v2")
     assert (source.name, source.mean) == ("torchvision:mobilenet_v2", (0.485, 0.456, 0.406))
     assert source.configure(RunConfig()).recipe.network.base == 64
 
     network = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1)
     monkeypatch.setattr(timm, "create_model", lambda *_, pretrained: network if pretrained else None)
-    source = open_source("timm:vit_tiny_patch16_224")
+    source = open_pretrained("timm:vit_tiny_patch16_224")
     assert (source.mean, source.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
@@ -150,7 +150,7 @@ def test_a_run_begins_with_it_and_never_needs_it_again(tmp_path, monkeypatch):
     weights = tmp_path / "w.safetensors"
     save_file(us3l.create("resnet18", stem="cifar", base=8).full.state_dict(), weights)
     folder = tmp_path / "run"
-    sha256 = open_source(weights).sha256
+    sha256 = open_pretrained(weights).sha256
     seen = []
 
     def killed(trainer):

@@ -27,7 +27,7 @@ KINDS = "a .safetensors or .pth file, torchvision:NAME, timm:NAME, or the folder
 
 
 @dataclass(frozen=True)
-class Source:
+class Pretrained:
     """A plain pretrained network, as the start of a run."""
 
     name: str
@@ -86,7 +86,7 @@ class Source:
             ) from None
 
 
-def open_source(init: Init, family: Callable[[Any], nn.Module] | None = None) -> Source:
+def open_pretrained(init: Init, family: Callable[[Any], nn.Module] | None = None) -> Pretrained:
     """The pretrained network that a person names or gives.
 
     Args:
@@ -108,21 +108,21 @@ def open_source(init: Init, family: Callable[[Any], nn.Module] | None = None) ->
         return from_slimmable(str(init), load(path, family))
     if not path.exists():
         raise UserError(f"there is no {str(init)!r} to start from: give {KINDS}")
-    return Source(str(init), read_state(path))
+    return Pretrained(str(init), read_state(path))
 
 
-def from_slimmable(name: str, net: Slimmable) -> Source:
+def from_slimmable(name: str, net: Slimmable) -> Pretrained:
     state = net.carve(1.0).state_dict() if net.calibrated(1.0) else tensors_of(net.full)
     seen, options = Preprocessing.of(net), net.family.describe()["options"]
     told = {key: options[key] for key in ("stem", "heads") if options.get(key) is not None}
-    return Source(name, state, seen.mean, seen.std, told, in_order=net.min_width < 1)
+    return Pretrained(name, state, seen.mean, seen.std, told, in_order=net.min_width < 1)
 
 
-def from_module(name: str, module: nn.Module) -> Source:
+def from_module(name: str, module: nn.Module) -> Pretrained:
     """A network in memory; those of timm say how they want their images."""
     known = getattr(module, "pretrained_cfg", None) or {}
     mean, std = (tuple(known.get(key) or usual) for key, usual in (("mean", MEAN), ("std", STD)))
-    return Source(name, module.state_dict(), mean, std)
+    return Pretrained(name, module.state_dict(), mean, std)
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -143,18 +143,18 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in state.items()}
 
 
-def from_torchvision(given: str, name: str) -> Source:
+def from_torchvision(given: str, name: str) -> Pretrained:
     from torchvision import models
 
     if name not in models.list_models():
         raise UserError(f"torchvision has no network {name!r}: {did_you_mean(name, models.list_models())}")
     weights = models.get_model_weights(name).DEFAULT
     seen = weights.transforms()
-    with_network = fetched(given, lambda: weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
-    return Source(given, with_network, tuple(seen.mean), tuple(seen.std))
+    state = fetched(given, lambda: weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
+    return Pretrained(given, state, tuple(seen.mean), tuple(seen.std))
 
 
-def from_timm(given: str, name: str) -> Source:
+def from_timm(given: str, name: str) -> Pretrained:
     try:
         import timm
     except ImportError:

@@ -41,7 +41,7 @@ from us3l.stopping import Interrupted, stop_requests
 from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
 from us3l.training.finishing import check_product, finish
-from us3l.training.initial import Source
+from us3l.training.initial import Pretrained
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.run import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer, new_network
@@ -57,7 +57,7 @@ def pretrain(
     data: Callable[[], Images],
     resume: bool = False,
     progress: Progress = SILENT,
-    source: Source | None = None,
+    source: Pretrained | None = None,
 ) -> Slimmable:
     """Train a slimmable network once on images without labels; its model lies in the run's folder at the end.
 

@@ -32,7 +32,7 @@ from us3l.objective.sampling import sample_widths
 from us3l.seeds import seed_from, seeded
 from us3l.slimmable import Slimmable
 from us3l.sorting import sort_channels
-from us3l.training.initial import Source
+from us3l.training.initial import Pretrained
 from us3l.training.optimisers import copies, new_optimiser, take_back
 from us3l.training.recipes import Optimiser, Recipe
 from us3l.training.run import Machine
@@ -69,7 +69,7 @@ class Trainer:
         fabric: Fabric,
         machine: Machine | None = None,
         own: Callable[[Any], nn.Module] | None = None,
-        source: Source | None = None,
+        source: Pretrained | None = None,
     ) -> None:
         self.recipe, self.fabric, self.machine = recipe, fabric, machine or Machine()
         self.preprocessing = replace(Preprocessing.usual(recipe.views.size), mean=recipe.mean, std=recipe.std)
@@ -338,7 +338,7 @@ class Trainer:
             ) from None
 
 
-def new_network(recipe: Recipe, own: Family | None = None, source: Source | None = None) -> Slimmable:
+def new_network(recipe: Recipe, own: Family | None = None, source: Pretrained | None = None) -> Slimmable:
     """The network of a recipe before training; the seed decides its weights, or those it starts from.
 
     Args:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from us3l.data.images import Images
     from us3l.data.sources import Data
-    from us3l.training.initial import Init, Source
+    from us3l.training.initial import Init, Pretrained
 
 
 def pretrain(
@@ -68,14 +68,14 @@ def pretrain(
     if out is None:
         raise UserError("say where the run should go: `out='runs/NAME'`")
     run = Run(out, network)
-    start: Source | Init | None = init
+    start: Pretrained | Init | None = init
     if resume and run.started:
-        given = {} if init is None else {"init": str(init) if isinstance(init, str | Path) else source_of(init).name}
+        given = {} if init is None else {"init": str(init) if isinstance(init, str | Path) else pretrained(init).name}
         chosen = resumed(run, data, config, **given, **settings)
     else:
         run.refuse_if_used()
         own = {} if network is None else {"backbone": f"{network.__module__}:{qualified_name(network)}"}
-        start = None if init is None else source_of(init, network)
+        start = None if init is None else pretrained(init, network)
         chosen = configuration(name_of(data), recipe, method, case, scale, config, start, **own, **settings)
         if not chosen.data:
             if resume:
@@ -94,7 +94,7 @@ def train(
     data: Data | None = None,
     resume: bool = False,
     progress: Progress | None = None,
-    init: Source | Init | None = None,
+    init: Pretrained | Init | None = None,
 ) -> None:
     """Train by settings that are complete; `data` and `init` are only needed where the settings cannot name them."""
     from us3l.training.loop import pretrain as train_all
@@ -117,7 +117,7 @@ def train(
     train_all(replace(config, recipe=recipe), run, lambda: training_images(config, data, told), resume, told, source)
 
 
-def start_of(config: RunConfig, run: Run, init: Source | Init | None) -> Source | None:
+def start_of(config: RunConfig, run: Run, init: Pretrained | Init | None) -> Pretrained | None:
     """The pretrained network that a run begins with, unless it has a state of its own already."""
     from us3l.run.checkpoints import has_checkpoint
 
@@ -126,7 +126,7 @@ def start_of(config: RunConfig, run: Run, init: Source | Init | None) -> Source 
         return None
     if init is None and name.startswith("<"):
         raise UserError(f"this run begins with a network in memory, {name}: give it again, init=...")
-    source = source_of(name if init is None else init, run.family)
+    source = pretrained(name if init is None else init, run.family)
     if config.init_sha256 not in ("", source.sha256):
         raise UserError(f"{name} has other weights than those that {run.folder} began with: start a new run")
     return source
@@ -179,7 +179,7 @@ def configuration(
     case: str | None = None,
     scale: ScaleName = "mini",
     config: str | Path | RunConfig | None = None,
-    init: Source | Init | None = None,
+    init: Pretrained | Init | None = None,
     **settings: Any,
 ) -> RunConfig:
     """All settings of a run: see `pretrain`."""
@@ -209,15 +209,15 @@ def configuration(
         applied = row(case).apply(chosen.recipe) if given else row(case).at_scale(scale)
         chosen = replace(chosen, recipe=applied)
     if init is not None:
-        chosen = source_of(init).configure(chosen)
+        chosen = pretrained(init).configure(chosen)
     return changed(chosen, **settings)
 
 
-def source_of(init: Source | Init, family: Callable[[Any], nn.Module] | None = None) -> Source:
+def pretrained(init: Pretrained | Init, family: Callable[[Any], nn.Module] | None = None) -> Pretrained:
     """A pretrained network: see `us3l.training.initial`, which brings torch."""
-    from us3l.training.initial import Source, open_source
+    from us3l.training.initial import Pretrained, open_pretrained
 
-    return init if isinstance(init, Source) else open_source(init, family)
+    return init if isinstance(init, Pretrained) else open_pretrained(init, family)
 
 
 def resumed(
