@@ -3,6 +3,7 @@
 import os
 import pickle
 from dataclasses import replace
+from typing import Any
 from urllib.error import URLError
 
 import pytest
@@ -20,7 +21,7 @@ from us3l.training.initial import open_pretrained
 from us3l.training.run import RunConfig, config_of
 from us3l.training.trainer import Trainer, new_network
 
-TINY = {"images": 32, "batch_size": 16, "max_steps": 2, "calibration": 16, "size": 16, "min_width": 0.5}
+TINY: dict[str, Any] = {"images": 32, "batch_size": 16, "max_steps": 2, "calibration": 16, "size": 16, "min_width": 0.5}
 TINY |= {"hidden": 16, "predictor": 16, "dim": 8, "calibrated_widths": (0.5,)}
 
 
