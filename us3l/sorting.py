@@ -57,7 +57,7 @@ def sort_channels(net: Slimmable, images: Tensor | None = None) -> dict[str, Ten
         for channels, found in places.items()
         if narrows(net, found[0])
     }
-    statistics = dict(net._trusted_statistics(1.0))
+    statistics = dict(net._trusted_statistics(net.signature(1.0)))
     for channels, order in orders.items():
         for place in places[channels]:
             part = place.of(weights[place.name])
