@@ -7,8 +7,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "us3l"
 CORE = {
-    "allocation", "calibration", "console", "costs", "devices", "errors", "families", "files", "progress", "seeds",
-    "slimmable", "sorting", "statistics", "stopping", "storage", "streams", "switchable", "tensors", "width",
+    "allocation", "calibration", "console", "costs", "description", "devices", "errors", "families", "files",
+    "progress", "seeds", "slimmable", "sorting", "statistics", "stopping", "storage", "streams", "switchable",
+    "tensors", "width",
 }  # fmt: skip
 MAY_IMPORT = {
     "objective": {"distributed"},
@@ -33,7 +34,9 @@ def imported(path: Path) -> set[str]:
             node.body = []
     names = [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports are not seen here"
+            assert node.module
             names += [f"us3l.{a.name}" for a in node.names] if node.module == "us3l" else [node.module]
     return {name.split(".")[1] for name in names if name.startswith("us3l.") and name != "us3l.__version__"}
 
@@ -45,3 +48,32 @@ def test_imports_point_one_way(path):
         return
     allowed = CORE if room in CORE else CORE | MAY_IMPORT[room] | {room}
     assert imported(path) <= allowed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import us3l.verbs",
+        "from us3l import verbs",
+        "from us3l.verbs.measuring import evaluate",
+        "from .verbs import x",
+    ],
+)
+def test_a_wrong_import_is_seen_wherever_it_stands(line, tmp_path):
+    path = tmp_path / "width.py"
+    path.write_text(f"def late():\n    {line}\n")
+    if line.startswith("from ."):
+        with pytest.raises(AssertionError, match="relative"):
+            imported(path)
+    else:
+        assert imported(path) == {"verbs"}
+
+
+def prints(path: Path) -> bool:
+    calls = (node.func for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+    return any(isinstance(function, ast.Name) and function.id == "print" for function in calls)
+
+
+def test_only_commands_print():
+    printing = {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if prints(path)}
+    assert {path for path in printing if path.parts[0] != "cli"} == {Path("deploy/example.py")}  # a script for users

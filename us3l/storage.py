@@ -18,16 +18,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from us3l.description import NAME, holds_model, read_description, write_description
 from us3l.errors import UserError
 from us3l.families import create
 from us3l.families.family import Family
-from us3l.files import check_regular, finite, read_json, replacing, write_json
+from us3l.files import check_regular, finite, replacing
 from us3l.slimmable import Slimmable
 from us3l.statistics import Statistics
 from us3l.tensors import KINDS, batch_norms, digest, tensors_of
 from us3l.width import Width, decode, encode
 
-FORMAT = 1
 NAMED = 4  # tensors that an error names
 MOST_LAYERS, MOST_SWITCHABLE = 1000, 100
 WEIGHTS = "weights.sha256"  # in the metadata of statistics: the digest of the weights that they belong to
@@ -38,10 +38,10 @@ def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
     folder = Path(path)
     if folder.is_file():
         raise UserError(f"cannot save to {folder}: it is a file, and a model is a folder")
-    if (folder / "model.json").exists() and not overwrite:
+    if (folder / NAME).exists() and not overwrite:
         raise UserError(f"{folder} already holds a model: choose another folder, or save(..., overwrite=True)")
     widths = {"switchable": net.switchable} if net.switchable else {"min_width": net.min_width}
-    description = {"format": FORMAT, **net.family.describe(), **widths, "metadata": net.metadata}
+    description = {**net.family.describe(), **widths, "metadata": net.metadata}
     try:
         json.dumps(description)
     except (TypeError, ValueError) as error:
@@ -58,7 +58,7 @@ def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
     statistics = {f"{encode(one.width)}/{name}": tensor for one in kept for name, tensor in one.statistics.items()}
     write_tensors(folder / "weights.safetensors", weights)
     write_tensors(folder / "statistics.safetensors", statistics, {WEIGHTS: present})
-    write_json(folder / "model.json", description)
+    write_description(folder, description)
 
 
 def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = None) -> Slimmable:
@@ -74,13 +74,9 @@ def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = 
         The network as it was saved, on the CPU.
     """
     folder = Path(path)
-    if (folder / "model" / "model.json").is_file():  # a run's folder
+    if holds_model(folder / "model"):  # a run's folder
         folder = folder / "model"
-    if not (folder / "model.json").is_file():
-        raise UserError(f"{folder} holds no model: there is no model.json in it")
-    description = read_json(folder / "model.json")
-    if description.get("format") != FORMAT:
-        raise UserError(f"{folder} has format {description.get('format')}, but this version reads {FORMAT}")
+    description = read_description(folder)
     weights = read_weights(folder / "weights.safetensors", description)
     message = f"{folder / 'weights.safetensors'} does not fit its model.json"
     if family is None:  # by shapes alone first: what model.json says might need any amount of memory
@@ -140,7 +136,7 @@ def build(folder: Path, description: dict[str, Any], family: Family | Callable[[
         raise
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else ""
-        raise UserError(f"cannot read {folder / 'model.json'}: {type(error).__name__} {reason}") from None
+        raise UserError(f"cannot read {folder / NAME}: {type(error).__name__} {reason}") from None
     return net
 
 

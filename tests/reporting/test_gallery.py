@@ -12,7 +12,16 @@ from PIL import Image
 import us3l
 from us3l.data.sources import ImageSet, load
 from us3l.errors import UserError
-from us3l.reporting.gallery import CLUSTERS, choose_mapped, choose_queries, contact_sheet, gallery, layout, work
+from us3l.reporting.gallery import (
+    CLUSTERS,
+    choose_mapped,
+    choose_queries,
+    contact_sheet,
+    files_of,
+    gallery,
+    layout,
+    work,
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +67,14 @@ def test_unlabelled(net, digits):
     assert not found["labelled"]
     assert found["groups"] == [f"cluster {number + 1}" for number in range(CLUSTERS)]
     assert set(found["group_of"]) == set(range(CLUSTERS))
+
+
+def test_images_are_called_by_the_names_that_they_have(digits, tmp_path):
+    assert files_of(digits) is None  # they have numbers only, as CIFAR's
+    for name in ("a", "b"):
+        Image.new("RGB", (16, 16)).save(tmp_path / f"{name}.png")
+    (tmp_path / "aa.png").write_bytes(b"damaged")
+    assert files_of(load(tmp_path, "all", 16)) == ["a.png", "b.png"]
 
 
 def test_neighbours_are_similar_images(net):

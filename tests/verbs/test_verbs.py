@@ -110,6 +110,12 @@ def test_a_detector_on_one_width(run, tmp_path, capsys):
         us3l.detect(run.folder, data, 0.5, **tiny)
     with pytest.raises(UserError, match="unknown setting 'step': did you mean 'steps'"):
         us3l.detect(run, data, 0.5, step=2)
+    with pytest.raises(UserError, match="`out="):
+        us3l.detect(run.network, data, 0.5)
+    assert us3l.detect(run.network, data, 0.5, out=tmp_path / "found", **tiny).boxes == record.boxes
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {
+        path.name for path in run.detection_folder.iterdir()
+    }
     assert capsys.readouterr() == ("", "")
 
 
@@ -155,7 +161,10 @@ def test_profile_pick_and_export_of_a_run(run, tmp_path):
 def test_a_network_in_memory_is_profiled_picked_and_exported(run, tmp_path):
     net = run.network
     assert us3l.profile(net, widths=0.5, repeats=1).rows
-    assert us3l.pick(net, macs=1e12).width == 1.0
+    picked = us3l.pick(net, macs=1e12)
+    assert picked.width == 1.0
+    (row,) = picked.rows
+    assert (row["width"], row["fits"], row["macs"] > 0) == (1.0, True, True)
     with pytest.raises(UserError, match="say where the files of a network should go"):
         us3l.export(net, 0.5)
     (file,) = us3l.export(net, 0.5, out=tmp_path / "files").files

@@ -46,6 +46,8 @@ class Catalogue:
     """The encoded bytes of images, as far as they are known without reading them."""
     left_out: str = ""
     """What to say of files in the source that are not images of a kind that is read."""
+    numbered: bool = False
+    """Whether images have numbers only, no names of their own."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,7 +56,9 @@ class Catalogue:
         """The images at these rising indices, as a pool of their own."""
         some = _Some(self, chosen)
         sizes = some.sizes if self.sizes else None
-        return Catalogue(some.name, some.read, self.labels[chosen], self.classes, None, sizes=sizes)
+        return Catalogue(
+            some.name, some.read, self.labels[chosen], self.classes, None, sizes=sizes, numbered=self.numbered
+        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def of_pixels(
     """A catalogue of images that are in memory."""
     images = Pixels(pixels)
     labels = np.full(len(pixels), -1) if labels is None else labels
-    return Catalogue(images.name, images.read, labels.astype(np.int64), list(classes), in_test)
+    return Catalogue(images.name, images.read, labels.astype(np.int64), list(classes), in_test, numbered=True)
 
 
 def split_names(names: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -53,6 +53,12 @@ class Picked:
             return f"{width}: the best within the budget, by {self.ranked_by}"
         return f"nothing fits; the nearest is {width}, by {self.ranked_by}"
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary, for pandas: the width chosen, its accuracy, and what it costs of each budget."""
+        chosen = self.choice.candidate
+        return [{"width": chosen.width, "fits": self.fits, "accuracy": chosen.accuracy, **chosen.figures}]
+
     def to_plain(self) -> dict[str, Any]:
         """The choice for machines."""
         chosen = self.choice.candidate

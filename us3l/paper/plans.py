@@ -13,16 +13,16 @@ from typing import Any
 
 from us3l.data.named import is_there
 from us3l.errors import UserError
-from us3l.files import Taken, locked, read_json, write_json
+from us3l.files import Taken, locked
 from us3l.paper.reproduce import PaperCell, Pretraining, chosen_rows, entries, jobs_of
 from us3l.paper.scales import ScaleName, scale_of
 from us3l.paper.workspace import Workspace
 from us3l.progress import Progress
 from us3l.run.detections import DETECTOR, detection_stem, ended
+from us3l.run.records import read_speeds
 from us3l.training.run import config_of
 
 WAIT = 15.0  # seconds between looks at what other processes are doing
-TIMES = "reproduce.json"
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,11 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """How long that takes, at the pace of the runs that were trained in one go; None if there are none."""
-        paces = []
-        for job in self.jobs:
-            times = self.place.run(job).folder / TIMES
-            if times.exists():
-                paces.append(read_json(times)["seconds"] / job.effort)
-        return self.effort * sum(paces) / len(paces) if paces else None
+        """How long that takes, at the pace of the steps of finished runs; None if there are none."""
+        done = [(job, read_speeds(run)) for job in self.jobs if (run := self.place.run(job)).finished]
+        timed = [(job.effort, sum(speed.seconds for speed in speeds)) for job, speeds in done if speeds]
+        effort, seconds = (sum(values) for values in zip(*timed, strict=True)) if timed else (0, 0)
+        return self.effort * seconds / effort if effort else None
 
 
 def plan_table(
@@ -160,11 +158,9 @@ class Worker:
         run = place.run(job)
         place.check(job)
         if not run.finished:
-            begun, started = run.config_file.exists(), time.monotonic()
+            begun = run.config_file.exists()
             self.progress.say(f"\n{job.name}", style="bold")
             self.train(config_of(run) if begun else place.config(job), run, resume=begun, progress=self.progress)
-            if not begun:
-                write_json(run.folder / TIMES, {"seconds": time.monotonic() - started})
         for (data, detection), widths in place.missing(job, self.plan.wanted).items():
             (self.detect_objects if detection else self.probe)(job, data, sorted(widths, reverse=True))
 

@@ -68,8 +68,8 @@ def gallery(net: Slimmable, images: ImageSet, size: int, progress: Advance | Non
 
 
 def files_of(images: ImageSet) -> list[str] | None:
-    """What each image is called in its source."""
-    if images.files is None or images.files.name == "digits":  # which has numbers only
+    """What each image is called in its source; None if they have no names."""
+    if images.files is None or images.files.source.numbered:
         return None
     kept = images.files if images.places is None else images.files.subset(images.places)
     return [kept.source.name(int(index)) for index in kept.chosen]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from importlib.metadata import version
@@ -11,7 +12,7 @@ from typing import Any
 
 from us3l import __version__
 from us3l.errors import UserError
-from us3l.files import finite, read_json, write_json
+from us3l.files import finite, read_json, write_json, write_text
 from us3l.run.folder import Run
 from us3l.run.identity import clean, short, source_of
 from us3l.run.weights import Weights, check_weights
@@ -107,6 +108,11 @@ def write_detection(path: Path, record: DetectionRecord, run: Run) -> DetectionR
     made = replace(record, source=source, weights=run.weights, us3l=__version__, torch=version("torch"), date=date)
     write_json(path, {"version": VERSION, **asdict(made)})
     return made
+
+
+def write_found(stem: Path, found: Sequence[Mapping[str, Any]]) -> None:
+    """Write all that a detector found, in COCO's form, beside its record."""
+    write_text(ended(stem, DETECTIONS), json.dumps(found))
 
 
 def read_detections(run: Run) -> dict[str, DetectionRecord]:

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from us3l.description import holds_model, read_description
 from us3l.errors import UserError, did_you_mean
-from us3l.files import check_inside, locked, read_json
+from us3l.files import check_inside, locked
 from us3l.run.config import read_plain, write_config
 from us3l.run.identity import data_source
 from us3l.run.weights import Weights, weights_of
@@ -90,7 +91,7 @@ class Run:
     @property
     def model(self) -> Path:
         inner = self._inner("model")
-        return self.folder if not inner.exists() and (self.folder / "model.json").is_file() else inner
+        return self.folder if not inner.exists() and holds_model(self.folder) else inner
 
     @property
     def evaluation_folder(self) -> Path:
@@ -121,20 +122,19 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether all that a run leaves at its end is there: the model, and what it says is beside it."""
-        if not (self.model / "model.json").is_file():
+        if not holds_model(self.model):
             return False
         promised, there = self._training, True
         if promised.get("projector") is not None:
             there = self.projector.is_file()
         if promised.get("teacher") is not None:
-            there = there and (self.kept("teacher").model / "model.json").is_file()
+            there = there and holds_model(self.kept("teacher").model)
         return there
 
     @property
     def _training(self) -> dict[str, Any]:
         """What the model says about its training; nothing, if there is no model."""
-        path = self.model / "model.json"
-        metadata = read_json(path).get("metadata") if path.is_file() else None
+        metadata = read_description(self.model).get("metadata") if holds_model(self.model) else None
         training = metadata.get("training") if isinstance(metadata, dict) else None
         return training if isinstance(training, dict) else {}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from us3l.errors import UserError
 from us3l.run import Run
 from us3l.training.settings import check_known
 
@@ -35,6 +36,14 @@ def borrowed(run: AnyRun | Slimmable) -> Iterator[Run]:
         place = Run(Path(folder) / "network", run.family)
         run.save(place.folder)
         yield place
+
+
+def check_out(run: AnyRun | Slimmable, out: str | Path | None) -> None:
+    """That files have a place: a network in memory has no folder for them."""
+    from us3l.slimmable import Slimmable
+
+    if isinstance(run, Slimmable) and out is None:
+        raise UserError("say where the files of a network should go: `out='FOLDER'`")
 
 
 def name_of(data: Any) -> str:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from us3l.errors import UserError
 from us3l.progress import Progress, Told, progress_of
 from us3l.run.folder import Product
-from us3l.verbs.arguments import AnyRun, borrowed, check_names, several
+from us3l.verbs.arguments import AnyRun, borrowed, check_names, check_out, several
 from us3l.verbs.pretraining import with_weights
 
 if TYPE_CHECKING:
@@ -102,11 +101,9 @@ def export(
         The networks that were written; `files` are those to open.
     """
     from us3l.deploy.exporting import export_run
-    from us3l.slimmable import Slimmable
 
     check_names(export_run, settings)
-    if isinstance(run, Slimmable) and out is None:
-        raise UserError("say where the files of a network should go: `out='FOLDER'`")
+    check_out(run, out)
     folder = None if out is None else Path(out)
     with borrowed(run) as place:
         told = progress_of(progress)

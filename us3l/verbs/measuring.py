@@ -10,7 +10,7 @@ from us3l.progress import Progress, Told, progress_of
 from us3l.run.folder import Product
 from us3l.training.run import config_of
 from us3l.training.settings import with_settings
-from us3l.verbs.arguments import AnyRun, built, name_of, run_of
+from us3l.verbs.arguments import AnyRun, borrowed, built, check_out, name_of, run_of
 from us3l.verbs.pretraining import with_weights
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def evaluate(
 
 
 def detect(
-    run: AnyRun,
+    run: AnyRun | Slimmable,
     data: str | Path,
     width: float,
     *,
@@ -109,7 +109,7 @@ def detect(
     """Train Faster or Mask R-CNN on the network of one width, and test it on images with boxes.
 
     Args:
-        run: a run, or the path of its folder.
+        run: a run, the path of its folder, or a network, for which `out` is needed.
         data: "voc", "coco", or a folder in the layout of either.
         width: of the sub-network.
         data_root: where voc and coco lie (default: the environment's US3L_DATA, else ./data).
@@ -127,7 +127,9 @@ def detect(
 
     chosen, told = with_settings(DetectionSettings(), settings), progress_of(progress)
     where: dict[str, Any] = {"data_root": data_root, "out": out, "resume": resume, "overwrite": overwrite}
-    return detect_objects(run_of(run), data, width, chosen, **where, progress=told).record
+    check_out(run, out)
+    with borrowed(run) as place:
+        return detect_objects(place, data, width, chosen, **where, progress=told).record
 
 
 def compare(*runs: AnyRun, data: str | None = None, metric: str | None = None) -> Comparison:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,11 +16,10 @@ from us3l.evaluation.detection.model import detector_of
 from us3l.evaluation.detection.predict import Findings, evaluate_detector
 from us3l.evaluation.detection.settings import DetectionSettings
 from us3l.evaluation.detection.training import DetectorTrainer, train_detector
-from us3l.files import write_text
 from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.config import to_lists
-from us3l.run.detections import DETECTIONS, DETECTOR, DetectionRecord, detection_stem, ended, write_detection
+from us3l.run.detections import DETECTOR, DetectionRecord, detection_stem, ended, write_detection, write_found
 from us3l.slimmable import Slimmable
 from us3l.stopping import stop_requests
 
@@ -103,7 +101,7 @@ def detect_objects(
         skipped={"training": [*train.skipped, *trainer.skipped], "test": list(findings.scenes.skipped)},
     )
     record = write_detection(ended(stem, ".json"), record, run)
-    write_text(ended(stem, DETECTIONS), json.dumps(findings.detections))
+    write_found(stem, findings.detections)
     return Detected(record, stem, findings, untrained)
 
 

@@ -1,0 +1,20 @@
+import pytest
+
+from us3l.description import write_description
+from us3l.paper.plans import plan_table
+from us3l.run.records import Speed, append_speed
+
+
+def test_what_is_left_takes_as_long_as_what_is_done(tmp_path):
+    plan = plan_table("main-cifar100", out=tmp_path, absent_too=True)
+    first, second, untimed, *_ = plan.jobs
+    whole = plan.effort
+    assert plan.seconds is None
+    for job, seconds in ((first, [20.0, 10.0]), (second, [60.0]), (untimed, [])):  # the first was resumed
+        run = plan.place.run(job)
+        run.model.mkdir(parents=True)
+        write_description(run.model, {"metadata": {}})
+        for time in seconds:
+            append_speed(run, Speed(9, 0, 64, time, 0.0))
+    assert plan.effort == pytest.approx(whole - first.effort - second.effort - untimed.effort)
+    assert plan.seconds == pytest.approx(plan.effort * 90 / (first.effort + second.effort))
