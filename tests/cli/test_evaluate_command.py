@@ -12,7 +12,7 @@ import us3l
 from us3l.cli.evaluate import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
-from us3l.run.evaluations import from_json
+from us3l.run.evaluations import from_plain
 from us3l.run.probes import load_probes
 
 
@@ -65,7 +65,7 @@ def test_results_as_table_json_pictures_and_probes(run, capsys):
     assert "± is the 95 % interval for 50 test images" in output
     assert max(map(len, output.splitlines()[:6])) <= 80
     found = read(run, "digits")
-    results = from_json(found["widths"])
+    results = from_plain(found["widths"])
     assert [result.width for result in results] == [1.0, 0.5]
     assert (found["train_images"], found["test_images"], found["protocol"]) == (60, 50, "fast")
     judged = found["scores"]["0.5"]["linear"]
@@ -131,7 +131,7 @@ def test_images_without_labels(run, tmp_path, capsys):
     assert output.splitlines()[-1].endswith("flat.json")
     evaluate(run, *arguments[:-1], 0.5)  # joins
     found = read(run, "flat")
-    full, half = from_json(found["widths"])
+    full, half = from_plain(found["widths"])
     assert (full.agreement, full.knn, found["scores"], found["classes"]) == (100, None, {}, None)
     assert 1 < half.rankme < 32
     record = us3l.Run(run).evaluations["flat"]
@@ -146,11 +146,11 @@ def test_images_without_labels(run, tmp_path, capsys):
 def test_quality_beside_accuracy(run, capsys):
     arguments = ("--data", "digits", "--train-images", 20, "--test-images", 60, "--widths", 0.5, "--no-floor")
     evaluate(run, *arguments)
-    (row,) = from_json(read(run, "digits")["widths"])
+    (row,) = from_plain(read(run, "digits")["widths"])
     assert row.quality.keys() == {"rankme", "lidar", "agreement"}
     assert "RankMe" not in capsys.readouterr().out  # there is no room for it
     evaluate(run, *arguments, "--overwrite", "--no-quality")
-    (again,) = from_json(read(run, "digits")["widths"])
+    (again,) = from_plain(read(run, "digits")["widths"])
     assert (again.quality, again.linear) == ({}, row.linear)
 
 

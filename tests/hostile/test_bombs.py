@@ -29,7 +29,7 @@ from us3l.errors import UserError
 from us3l.files import read_bytes, read_json
 from us3l.run.bundles import read_bundle
 from us3l.run.config import read_config
-from us3l.run.evaluations import from_json
+from us3l.run.evaluations import from_plain
 from us3l.storage import read_torch
 from us3l.training.run import RunConfig
 
@@ -151,7 +151,7 @@ def test_json_that_is_none(tmp_path: Path, text: str) -> None:
 def test_results_with_numbers_beyond_arithmetic() -> None:
     for value in (10**400, float("inf"), True, "5"):
         with pytest.raises(UserError, match="knn must be a number"):
-            from_json([{"width": 0.5, "params": 1, "macs": 1, "knn": value}])
+            from_plain([{"width": 0.5, "params": 1, "macs": 1, "knn": value}])
 
 
 class Harmful:

@@ -15,6 +15,7 @@ from us3l import __version__
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
 from us3l.files import Taken, checksum, finite, is_inside, locked, read_json, write_json
+from us3l.run.checks import check_version
 from us3l.run.evaluations import METRICS
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
@@ -129,8 +130,7 @@ def read_bundle(folder: Path, check: bool = True) -> Bundle:
     if not manifest.is_file():
         raise UserError(f"{folder} is not a bundle: there is no {MANIFEST} in it; make one with us3l export")
     content = read_json(manifest)
-    if content.get("format") not in range(1, VERSION + 1):
-        raise UserError(f"{manifest} has format {content.get('format')!r:.40}, but this version reads up to {VERSION}")
+    check_version(manifest, content.get("format"), range(1, VERSION + 1), VERSION)
     name: Any = content.get("name")
     rows: Any = content.get("entries")
     others: Any = content.get("others", {})

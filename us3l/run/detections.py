@@ -13,6 +13,7 @@ from typing import Any
 from us3l import __version__
 from us3l.errors import UserError
 from us3l.files import finite, read_json, write_json, write_text
+from us3l.run.checks import check_version, demand
 from us3l.run.folder import Run
 from us3l.run.identity import clean, short, source_of
 from us3l.run.weights import Weights, check_weights
@@ -135,9 +136,7 @@ def find_detection(run: Run, data: str | Path, width: float) -> DetectionRecord 
 def read_detection(path: Path) -> DetectionRecord:
     """The record in a file, whichever model it belongs to."""
     content = read_json(path)
-    found = content.pop("version", 1)
-    if found not in (1, VERSION):
-        raise UserError(f"{path} has format {found!r:.40}, but this us3l reads {VERSION}: use a newer one")
+    check_version(path, content.pop("version", 1), (1, VERSION), VERSION)
     try:
         return _record(content)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -148,15 +147,15 @@ def _record(content: Mapping[str, Any]) -> DetectionRecord:
     known = {one.name for one in fields(DetectionRecord)}
     values = {key: value for key, value in content.items() if key in known}
     for key in ("data", "layout"):
-        _demand(isinstance(values[key], str), key, values[key])
+        demand(isinstance(values[key], str), key, values[key])
     for key in ("source", "us3l", "torch", "date"):
-        _demand(isinstance(values.get(key), str | None), key, values.get(key))
+        demand(isinstance(values.get(key), str | None), key, values.get(key))
     for key in ("width", "train_images", "test_images"):
-        _demand(finite(values[key]) and values[key] >= 0, key, values[key])
+        demand(finite(values[key]) and values[key] >= 0, key, values[key])
     losses = values["losses"]
-    _demand(isinstance(losses, list) and all(isinstance(one, float) or finite(one) for one in losses), "losses", losses)
+    demand(isinstance(losses, list) and all(isinstance(one, float) or finite(one) for one in losses), "losses", losses)
     values["boxes"], values["masks"] = _scores(values["boxes"]), _scores(values.get("masks"))
-    _demand(values["boxes"] is not None, "boxes", None)
+    demand(values["boxes"] is not None, "boxes", None)
     if (untrained := values.get("untrained")) is not None:
         values["untrained"] = {kind: _scores(scores) for kind, scores in untrained.items()}
     values["weights"] = Weights.of(values.get("weights"))
@@ -171,10 +170,5 @@ def _scores(value: Any) -> Scores | None:
 
 def _precision(value: Any) -> Precision:
     for name, number in value.items():
-        _demand(number is None or finite(number), name, number)
+        demand(number is None or finite(number), name, number)
     return Precision(**value)
-
-
-def _demand(good: bool, name: str, value: Any) -> None:
-    if not good:
-        raise ValueError(f"{name} cannot be {value!r:.60}")

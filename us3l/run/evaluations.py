@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from importlib.metadata import version
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from us3l import __version__
 from us3l.errors import Caution, UserError
-from us3l.files import finite, parse_json, read_json, write_json
+from us3l.files import finite, read_json, write_json
+from us3l.run.checks import check_version, demand
 from us3l.run.folder import Run
 from us3l.run.identity import DataIdentity, clean, source_of
 from us3l.run.weights import Weights, check_weights
@@ -190,9 +191,7 @@ def read_evaluation(run: Run, name: str, check: bool = True) -> EvaluationRecord
     if not path.exists():
         raise UserError(f"there is no file {path}: `us3l.evaluate({str(run.folder)!r}, data=DATA)` writes it")
     content = read_json(path)
-    found = content.get("version", 1)
-    if found not in (1, 2, VERSION):
-        raise UserError(f"{path} has format {found!r:.40}, but this us3l reads {VERSION}: use a newer one")
+    check_version(path, content.get("version", 1), (1, 2, VERSION), VERSION)
     try:
         record = _record(name, content)
     except (AttributeError, KeyError, TypeError, ValueError, UserError) as error:
@@ -308,26 +307,26 @@ def joined(path: Path, old: EvaluationRecord, new: EvaluationRecord) -> Evaluati
 def _record(name: str, content: dict[str, Any]) -> EvaluationRecord:
     known = {one.name for one in fields(EvaluationRecord)} - {"name"}
     values = {key: value for key, value in content.items() if key in known}
-    values["widths"] = from_json(content.get("widths"))
+    values["widths"] = from_plain(content.get("widths"))
     if (identity := content.get("identity")) is not None:
         values["identity"] = DataIdentity(**identity)
     values["weights"] = Weights.of(content.get("weights"))
     for key in ("data", "protocol", "probe", "us3l", "torch", "date"):
-        _demand(isinstance(content.get(key), str | None), key, content.get(key))
+        demand(isinstance(content.get(key), str | None), key, content.get(key))
     for key in ("size", "train_images", "test_images", "seeds"):
         value = content.get(key)
-        _demand(value is None or (isinstance(value, int) and finite(value) and value >= 0), key, value)
+        demand(value is None or (isinstance(value, int) and finite(value) and value >= 0), key, value)
     classes = content.get("classes")
-    _demand(
+    demand(
         classes is None or (isinstance(classes, list) and all(isinstance(c, str) for c in classes)), "classes", classes
     )
-    _demand(isinstance(content.get("training"), dict | None), "training", content.get("training"))
+    demand(isinstance(content.get("training"), dict | None), "training", content.get("training"))
     scores = content.get("scores") or {}
     values["scores"] = {
         float(width): {metric: _score(one) for metric, one in kinds.items()} for width, kinds in scores.items()
     }
     for score in (score for kinds in values["scores"].values() for score in kinds.values()):
-        _demand(not classes or len(score.per_class) == len(classes), "per_class", score.per_class)
+        demand(not classes or len(score.per_class) == len(classes), "per_class", score.per_class)
     values["few_labels"] = [
         FewLabels(**(one | {"linear": _score(one["linear"])})) for one in content.get("few_labels") or []
     ]
@@ -337,35 +336,18 @@ def _record(name: str, content: dict[str, Any]) -> EvaluationRecord:
 def _score(value: dict[str, Any]) -> Score:
     for name, number in value.items():
         if name != "per_class":
-            _demand(number is None or finite(number), name, number)
+            demand(number is None or finite(number), name, number)
     per_class = value["per_class"]
-    _demand(
-        isinstance(per_class, list) and all(one is None or finite(one) for one in per_class), "per_class", per_class
-    )
+    demand(isinstance(per_class, list) and all(one is None or finite(one) for one in per_class), "per_class", per_class)
     return Score(**(value | {"per_class": tuple(per_class)}))
 
 
-def _demand(good: bool, name: str, value: Any) -> None:
-    if not good:
-        raise ValueError(f"{name} cannot be {value!r:.60}")
+def from_plain(rows: object) -> list[WidthResult]:
+    """The results in parsed JSON; anything else is a `UserError`.
 
-
-def to_json(results: Sequence[WidthResult]) -> list[dict[str, Any]]:
-    """Plain dictionaries, ready for `json.dump`."""
-    return [asdict(result) for result in results]
-
-
-def from_json(rows: object) -> list[WidthResult]:
-    """The results in parsed JSON, or in the JSON text itself; anything else is a `UserError`.
-
-    >>> from_json('[{"width": 0.5, "params": 10, "macs": 20, "knn": 60.0}]')[0].knn
+    >>> from_plain([{"width": 0.5, "params": 10, "macs": 20, "knn": 60.0}])[0].knn
     60.0
     """
-    if isinstance(rows, str | bytes):
-        try:
-            rows = parse_json(rows)
-        except ValueError as error:
-            raise UserError(f"results are not valid JSON ({error}); evaluate again to rewrite them") from None
     if not isinstance(rows, list):
         raise UserError(f"results must be a list with one entry a width, not {type(rows).__name__}")
     return [_result(row, index) for index, row in enumerate(rows)]

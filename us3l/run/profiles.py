@@ -15,6 +15,7 @@ from typing import Any
 from us3l import __version__
 from us3l.errors import UserError
 from us3l.files import finite, read_json, write_json, write_text
+from us3l.run.checks import check_version
 from us3l.run.folder import Run
 from us3l.run.weights import Weights, check_weights
 
@@ -138,8 +139,7 @@ def read_profile(run: Run, device: str | None = None, check: bool = True) -> Pro
 def load_profile(path: Path) -> Profile:
     """The profile in a file, of whatever weights."""
     content = read_json(path)
-    if content.get("version", 1) not in (1, VERSION):
-        raise UserError(f"{path} has format {content['version']!r:.40}, but this us3l reads {VERSION}: use a newer one")
+    check_version(path, content.get("version", 1), (1, VERSION), VERSION)
     try:
         return _profile(path.stem, content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
