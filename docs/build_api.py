@@ -32,6 +32,7 @@ MODULES = {
     "us3l.run.evaluations": ["EvaluationRecord", "WidthResult", "Score"],
     "us3l.deploy": ["Profiled", "Picked", "Exported", "Predictions", "Adaptive", "Controller", "image_files"],
     "us3l.deploy.export": ["export"],
+    "us3l.checkup.findings": ["Checkup", "Inventory", "DeviceCheck", "Measured", "Recommendation"],
     "us3l.paper.cases": ["case", "cases"],
 }
 HEAD = """# Python reference

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from us3l.deploy.quiet import need
+from us3l.devices import processor_name
 from us3l.errors import UserError
 
 Backend = Literal["torch", "onnx", "openvino"]
@@ -82,17 +83,8 @@ def set_threads(threads: int | None) -> int:
 def machine(backends: tuple[Backend, ...], threads: int) -> dict[str, Any]:
     """What a latency depends on besides the network."""
     return {
-        "cpu": cpu_name(),
+        "cpu": processor_name(),
         "system": platform.platform(),
         "threads": threads,
         "versions": {"python": platform.python_version(), **{name: version(PACKAGES[name]) for name in backends}},
     }
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())

@@ -12,11 +12,12 @@ import torch
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.agreement import agreement
-from us3l.deploy.backends import Backend, cpu_name, library, machine, set_threads
+from us3l.deploy.backends import Backend, library, machine, set_threads
 from us3l.deploy.device_table import read_device_profile
 from us3l.deploy.evaluated import Accuracies, read_accuracies
 from us3l.deploy.evidence import calibrate_rest
 from us3l.deploy.profile import all_costs, latencies
+from us3l.devices import processor_name
 from us3l.errors import UserError
 from us3l.evaluation.tasks import NINE_WIDTHS
 from us3l.evaluation.unlabelled import COMPARED, FEWEST, NEIGHBOURS
@@ -75,7 +76,7 @@ def profile_run(
     Returns:
         The profile.
     """
-    device = device_name(device or (device_profile.stem if device_profile else cpu_name()))
+    device = device_name(device or (device_profile.stem if device_profile else processor_name()))
     if profile_file(run, device).exists() and not overwrite:
         raise UserError(
             f"{run.folder} already has a profile of {device}: name another `device`, or profile with `overwrite`"

@@ -107,7 +107,8 @@ def descend(
                     progress(len(batch))
             optimiser.step()
         # Only now, as a look at a loss waits for the device.
-        if bad := [loss for loss in torch.stack(losses).tolist() if not math.isfinite(loss)]:
+        seen = torch.stack(losses).tolist() if losses else []
+        if bad := [loss for loss in seen if not math.isfinite(loss)]:
             raise UserError(f"the classifier's loss became {bad[0]} in epoch {epoch + 1}: lower `lr`")
 
 

@@ -5,9 +5,10 @@ objects. They print nothing unless `progress` asks for it. Only what is named he
 with the first call.
 """
 
+from us3l.verbs.checking import doctor
 from us3l.verbs.deploying import export, pick, profile
 from us3l.verbs.measuring import compare, detect, evaluate
 from us3l.verbs.pretraining import pretrain
 from us3l.verbs.summaries import report, reproduce
 
-__all__ = ["compare", "detect", "evaluate", "export", "pick", "pretrain", "profile", "report", "reproduce"]
+__all__ = ["compare", "detect", "doctor", "evaluate", "export", "pick", "pretrain", "profile", "report", "reproduce"]

@@ -1,0 +1,48 @@
+import os
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from us3l.checkup import inventory
+from us3l.checkup.findings import Gpu
+from us3l.checkup.inventory import EXTRAS, take_inventory, usable_cores
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def test_the_extras_are_those_of_the_project():
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    assert {name: [need.partition(">")[0] for need in needs] for name, needs in extras.items() if name in EXTRAS} == {
+        name: list(parts) for name, parts in EXTRAS.items()
+    }
+    assert {*extras} - {*EXTRAS} == {"dev", "docs"}
+
+
+def test_what_there_is(monkeypatch):
+    monkeypatch.setattr(inventory, "find_spec", lambda name: None if name == "timm" else object())
+    found = take_inventory(torch.device("cpu"))
+    assert found.device == "cpu"
+    assert 1 <= found.usable_cores <= found.cores
+    assert found.versions["torch"].startswith(torch.__version__.partition("+")[0])
+    assert found.extras["lars"] == ["timm"]
+    assert found.extras["deploy"] == []
+    assert found.decoders["jpeg"].startswith("Pillow")
+
+
+def test_gpus(monkeypatch):
+    about = SimpleNamespace(name="NVIDIA T4", total_memory=2**34, major=7, minor=5)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
+    assert inventory.gpus() == [Gpu("NVIDIA T4", 2**34, (7, 5))]
+
+
+@pytest.mark.parametrize(("text", "cores"), [("150000 100000", 2), ("max 100000", 16), ("20000 100000", 1), ("", 16)])
+def test_the_quota_of_a_container_counts(tmp_path, monkeypatch, text, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    (tmp_path / "cpu.max").write_text(text)
+    assert usable_cores(tmp_path / "cpu.max") == cores
+    assert usable_cores(tmp_path / "missing") == 16

@@ -1,0 +1,101 @@
+"""`us3l doctor`"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from us3l.cli.parse import parse
+from us3l.devices import Device
+
+if TYPE_CHECKING:
+    from us3l.checkup.findings import Checkup, Inventory, Measured
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Check and measure this machine, and say which settings suit it. It takes less than a minute on two idle cores.
+
+    A training step and an evaluation on the device are compared with the CPU in double precision. Then steps, and the
+    reading of JPEGs that are made for it, are timed. The exit code is 1 if a check fails. All that was found goes to a
+    file that you can attach to an issue: it has no names of users or machines in it, and of paths only the last part.
+
+    examples:
+      us3l doctor
+      us3l doctor --recipe imagenet-resnet18 --seconds 10
+      us3l doctor --device cpu --out cpu.json
+    """
+
+    out: Path = Path("us3l-doctor.json")
+    """The file; that of an earlier checkup is replaced."""
+    device: Device = "auto"
+    """Which device: "auto" is a CUDA device, else Apple's MPS, else the CPU."""
+    recipe: str | None = None
+    """Whose steps are timed (default: mini on a CPU, imagenet-resnet18 elsewhere)."""
+    seconds: float = 5.0
+    """Time for each of the measurements, about."""
+
+
+def main(arguments: list[str]) -> int:
+    command = parse(Doctor, "doctor", arguments)
+    from us3l.cli.screen import CommandScreen
+    from us3l.verbs import doctor
+
+    screen = CommandScreen()
+    screen.say("checking this machine, which takes about a minute")
+    found = doctor(**vars(command), progress=screen)
+    for line in lines(found):
+        screen.say(line)
+    screen.say(f"\nwritten: {command.out}")
+    return 0 if found.passed else 1
+
+
+def lines(found: Checkup) -> list[str]:
+    """What was found, for people."""
+    told = [*there(found.inventory), "", "checks against the CPU in double precision"]
+    for check in found.checks:
+        within = "" if check.difference is None else f"  differs by {check.difference:.1e}, {check.tolerance:g} passes"
+        told.append(
+            f"  {'ok' if check.passed else 'FAILED':<8}{check.name}{within if check.passed else f': {check.detail}'}"
+        )
+    told += ["", *speeds(found.measured), "", "recommended"]
+    for each in found.recommendations:
+        typed = f"{each.setting}={each.value}" if each.setting.isupper() else f"--{each.setting} {each.value}"
+        told.append(f"  {typed.replace('_', '-') if typed.startswith('--') else typed}: {each.why}")
+    return told
+
+
+def there(inventory: Inventory) -> list[str]:
+    memory = [
+        f"{bytes_ / 2**30:.1f} GiB" if bytes_ else "?" for bytes_ in (inventory.memory, inventory.available_memory)
+    ]
+    installed = [name for name, missing in inventory.extras.items() if not missing]
+    lacking = [f"{name} (needs {', '.join(missing)})" for name, missing in inventory.extras.items() if missing]
+    return [
+        f"system      {inventory.system}",
+        f"processor   {inventory.processor}: {inventory.usable_cores} of {inventory.cores} cores may be used",
+        f"memory      {memory[0]}, {memory[1]} available",
+        *(
+            f"GPU         {gpu.name}, {gpu.memory / 2**30:.1f} GiB, capability {gpu.capability}"
+            for gpu in inventory.gpus
+        ),
+        f"device      {inventory.device}",
+        f"versions    {', '.join(f'{name} {number}' for name, number in inventory.versions.items())}",
+        f"extras      {', '.join(installed) or 'none'}; not installed: {', '.join(lacking) or 'none'}",
+        f"decoders    {', '.join(f'{kind}: {by}' for kind, by in inventory.decoders.items())}",
+    ]
+
+
+def speeds(measured: Measured) -> list[str]:
+    told = [f"speed of recipe {measured.recipe}, {measured.size} pixels, batches of {measured.batch}"]
+    told += [f"  a step in {name}: {speed:.1f} images/s" for name, speed in measured.steps.items()]
+    if measured.loader:
+        told.append(f"  reading JPEGs of 640 x 480, {measured.workers} processes: {measured.loader:.1f} images/s")
+    if measured.streamed and measured.waiting is not None:
+        told.append(
+            f"  training while reading: {measured.streamed:.1f} images/s, {measured.waiting:.0%} of the time waiting"
+        )
+    if measured.memory_per_image:
+        told.append(f"  peak memory of a step: {measured.memory_per_image * measured.batch / 2**30:.2f} GiB")
+    return told
