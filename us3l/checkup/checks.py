@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -153,7 +154,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 @contextmanager
 def exact() -> Iterator[None]:
     """Without TF32, by which GPUs shorten products of 32 bits."""
-    switches = torch.backends.cuda.matmul, torch.backends.cudnn
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]
     try:
         for switch in switches:

@@ -48,7 +48,9 @@ def photos(count: int = PHOTOS) -> Iterator[ImageFiles]:
     draw = np.random.default_rng(0)
     with TemporaryDirectory() as folder:
         for number in range(count):
-            coarse = Image.fromarray(draw.integers(0, 256, (15, 20, 3), np.uint8)).resize(PHOTO_SIZE, Image.BICUBIC)
+            coarse = Image.fromarray(draw.integers(0, 256, (15, 20, 3), np.uint8)).resize(
+                PHOTO_SIZE, Image.Resampling.BICUBIC
+            )
             grain = draw.integers(-12, 13, (PHOTO_SIZE[1], PHOTO_SIZE[0], 1))
             pixels = np.clip(np.asarray(coarse, np.int16) + grain, 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(Path(folder) / f"{number:03}.jpg", quality=90)
