@@ -7,8 +7,8 @@ import us3l
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.detections import (
+    AveragePrecision,
     DetectionRecord,
-    Precision,
     Scores,
     detection_stem,
     find_detection,
@@ -16,7 +16,7 @@ from us3l.run.detections import (
     write_detection,
 )
 
-SCORES = Scores(Precision(10.0, 20.0, None), {"cat": Precision(10.0, 20.0, None)})
+SCORES = Scores(AveragePrecision(10.0, 20.0, None), {"cat": AveragePrecision(10.0, 20.0, None)})
 RECORD = DetectionRecord("/a/boxes", "coco", 0.5, {"steps": 2}, 8, 4, [1.0, 0.5], SCORES, untrained={"boxes": SCORES})
 
 
@@ -39,7 +39,7 @@ def test_it_comes_back_whatever_its_name(run):
     found = read_detection(path)
     assert replace(found, source=None, weights=None, us3l=None, torch=None, date=None) == RECORD
     assert (found.source, found.weights) == ("/a/boxes", run.weights)
-    other = save(run, replace(RECORD, data="/b/boxes", boxes=replace(SCORES, overall=Precision(1.0, 2.0, 3.0))))
+    other = save(run, replace(RECORD, data="/b/boxes", boxes=replace(SCORES, overall=AveragePrecision(1.0, 2.0, 3.0))))
     assert other.name.startswith("boxes-")
     assert other != path
     assert find_detection(run, "/a/boxes", 0.5).boxes.overall.ap == 10.0

@@ -19,7 +19,7 @@ from us3l.data.detection.scenes import Scene
 from us3l.evaluation.detection.predict import Findings
 from us3l.reporting.palette import COLOURS, INK
 from us3l.reporting.style import new_figure, save
-from us3l.run.detections import Precision, Scores
+from us3l.run.detections import AveragePrecision, Scores
 
 SHOWN = 4  # scenes
 CONFIDENT = 0.5
@@ -41,7 +41,7 @@ def detections_table(findings: Findings, untrained: Findings | None = None) -> T
         for instance in scene.instances:
             counts[instance.label] += not (instance.crowd or instance.difficult)
 
-    def row(name: str, count: int, found: Findings, pick: Callable[[Scores], Precision]) -> None:
+    def row(name: str, count: int, found: Findings, pick: Callable[[Scores], AveragePrecision]) -> None:
         cells = [cell for kind in kinds for cell in _numbers(pick(getattr(found, kind)))]
         table.add_row(name, str(count), *cells)
 
@@ -55,7 +55,7 @@ def detections_table(findings: Findings, untrained: Findings | None = None) -> T
     return table
 
 
-def _numbers(precision: Precision) -> list[str]:
+def _numbers(precision: AveragePrecision) -> list[str]:
     return ["-" if v is None else f"{v:.1f}" for v in (precision.ap, precision.ap50, precision.ap75)]
 
 

@@ -24,7 +24,7 @@ DETECTOR = ".pt"  # beside a record: the detector, and the state of its training
 
 
 @dataclass(frozen=True)
-class Precision:
+class AveragePrecision:
     """In percent: averaged over overlaps of 50 to 95 %, and at 50 and 75 %. None where there is nothing to find."""
 
     ap: float | None
@@ -36,9 +36,9 @@ class Precision:
 class Scores:
     """How well the objects were found."""
 
-    overall: Precision
+    overall: AveragePrecision
     """The mean of the classes that there are objects of."""
-    classes: dict[str, Precision]
+    classes: dict[str, AveragePrecision]
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _scores(value: Any) -> Scores | None:
     return Scores(_precision(value["overall"]), {name: _precision(one) for name, one in value["classes"].items()})
 
 
-def _precision(value: Any) -> Precision:
+def _precision(value: Any) -> AveragePrecision:
     for name, number in value.items():
         demand(number is None or finite(number), name, number)
-    return Precision(**value)
+    return AveragePrecision(**value)

@@ -15,7 +15,7 @@ from us3l.data.detection.masks import decode_mask, encode_mask
 from us3l.data.detection.scenes import Instance, Scene, SceneSet
 from us3l.data.detection.sources import load
 from us3l.evaluation.detection.scores import score
-from us3l.run.detections import Precision
+from us3l.run.detections import AveragePrecision
 
 
 def reference(path, detections, kind):
@@ -95,9 +95,9 @@ def perfect(scene_set):
 
 def test_perfect_and_empty_detections(tmp_path):
     _, test = load(write_voc(tmp_path, trainval=2, test=3))
-    assert score(test, perfect(test)).overall == Precision(100, 100, 100)
+    assert score(test, perfect(test)).overall == AveragePrecision(100, 100, 100)
     nothing = score(test, [])
-    assert nothing.overall == nothing.classes["disc"] == Precision(0, 0, 0)
+    assert nothing.overall == nothing.classes["disc"] == AveragePrecision(0, 0, 0)
 
 
 def test_each_class(tmp_path):
@@ -106,7 +106,7 @@ def test_each_class(tmp_path):
     scores = score(replace(test, classes=(*test.classes, "unseen"), category_ids=(1, 2, 9)), blocks)
     assert scores.classes["block"].ap == 100
     assert scores.classes["disc"].ap == 0
-    assert scores.classes["unseen"] == Precision(None, None, None)
+    assert scores.classes["unseen"] == AveragePrecision(None, None, None)
     assert scores.overall.ap == 50
 
 

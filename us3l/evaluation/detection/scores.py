@@ -10,7 +10,7 @@ import numpy as np
 
 from us3l.data.detection.masks import coco_masks
 from us3l.data.detection.scenes import SceneSet
-from us3l.run.detections import Precision, Scores
+from us3l.run.detections import AveragePrecision, Scores
 
 Detection = dict[str, Any]
 """As COCO's files of results have it: image_id, category_id, bbox, score and, for masks, segmentation."""
@@ -51,12 +51,12 @@ def score(scene_set: SceneSet, detections: list[Detection], kind: ObjectKind = "
     return Scores(summary(precision), each)
 
 
-def summary(precision: np.ndarray) -> Precision:
+def summary(precision: np.ndarray) -> AveragePrecision:
     def mean(part: np.ndarray) -> float | None:
         known = part[part > -1]  # -1 where there is no object
         return 100 * float(known.mean()) if known.size else None
 
-    return Precision(mean(precision), mean(precision[0]), mean(precision[5]))
+    return AveragePrecision(mean(precision), mean(precision[0]), mean(precision[5]))
 
 
 def description(scene_set: SceneSet) -> dict[str, Any]:
