@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Check and measure this machine, and say which settings suit it. It takes less than a minute on two idle cores.
+    """Check and measure this machine, and say which settings suit it. It takes about a minute.
 
     A training step and an evaluation on the device are compared with the CPU in double precision. Then steps, and the
     reading of JPEGs that are made for it, are timed. The exit code is 1 if a check fails. All that was found goes to a
