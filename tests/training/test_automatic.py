@@ -96,9 +96,8 @@ def test_photographs_on_a_gpu() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"size": 224}, {"backbone": "resnet50"}, {"base": 64}, {"devices": 2}])
 def test_nothing_is_chosen_that_does_not_fit(given: dict[str, Any]) -> None:
-    memories = [1.5 * GIB, 2 * GIB, 4 * GIB, 16 * GIB, 256 * GIB]
-    shapes = [(20, 20), (64, 80), PHOTO, (3000, 4000)]
-    for memory, gpu_memory, shape, images in product(memories, [None, *memories], shapes, (50, 4_000, 10**6)):
+    memories = [1.5 * GIB, 4 * GIB, 64 * GIB]
+    for memory, gpu_memory, shape, images in product(memories, [None, *memories], [(20, 20), PHOTO], (50, 10**6)):
         facts = Facts(images, (shape,), memory=int(memory))
         if gpu_memory:
             facts = replace(facts, device="cuda", device_memory=int(gpu_memory))
@@ -184,6 +183,7 @@ def test_the_command_says_what_it_chose_and_keeps_it(
     for number in range(40):
         Image.fromarray(random.integers(0, 255, (50, 66, 3), dtype=np.uint8)).save(photos / f"{number}.jpg")
     monkeypatch.setattr(looking, "available_memory", lambda: 16 * GIB)
+    monkeypatch.setattr("us3l.cli.report.after", lambda _: None)
     run = tmp_path / "run"
     typed = ["--base", "8", "--batch-size", "8", "--max-steps", "1", "--calibration", "8", "--dim=8", "--no-max-first"]
     typed += ["--hidden", "8", "--predictor", "8", "--calibrated-widths", "1", "--accelerator", "cpu"]

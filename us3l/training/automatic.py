@@ -32,7 +32,7 @@ MANY_CORES = 8
 """From here on a CPU trains twice the channels."""
 BYTES = {
     "resnet18": (450, 4_700), "resnet50": (1_750, 25_100), "mobilenet_v2": (1_600, 18_700),
-    "vit_tiny": (950, 20_500), "vit_small": (2_300, 62_000),
+    "vit_tiny": (720, 10_200), "vit_small": (1_430, 20_400),
 }  # fmt: skip
 """What a network with 64 channels keeps for the backward pass, per pixel of an image, with the stem "imagenet" and
 "cifar", in 32 bits (tests/training/test_automatic.py measures it)."""
@@ -135,8 +135,10 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Choice:
     sizes = (given["size"],) if given.get("size") else _sizes(facts)
     name = "mini" if sizes[0] <= TINY else "photos" if facts.gpu else "mini-photos"
     machine = Machine(precision="bf16-mixed" if name == "photos" and facts.bf16 else "32-true")
-    candidates = [_with_given(recipe, machine, given) for recipe in _candidates(named(name), sizes, facts, given, name)]
-    config = next((one for one in candidates if step_bytes(one) <= facts.step_memory), candidates[-1])
+    for candidate in _candidates(named(name), sizes, facts, given, name):
+        config = _with_given(candidate, machine, given)
+        if step_bytes(config) <= facts.step_memory:
+            break
     recipe = config.recipe
     if "epochs" not in given and name != "mini":
         recipe = replace(recipe, epochs=_epochs(recipe, facts))
