@@ -26,7 +26,7 @@ from us3l.training.run import Machine, RunConfig, config_of
 GIB = 2**30
 PHOTO = (600, 800)
 LAPTOP = Facts(4_000, (PHOTO,), cores=2, memory=16 * GIB)
-GPU = replace(LAPTOP, device="cuda", device_name="A", device_memory=24 * GIB, bf16=True, memory=64 * GIB)
+GPU = replace(LAPTOP, device="cuda", device_name="A", device_memory=24 * GIB, precision="bf16-mixed", memory=64 * GIB)
 
 
 def shown(**given: Any) -> Recipe:
@@ -38,7 +38,7 @@ def test_photographs_on_a_cpu() -> None:
     recipe = choice.config.recipe
     assert (choice.name, recipe.views.size, recipe.batch_size, recipe.network.base) == ("mini-photos", 96, 128, 16)
     assert recipe.epochs == 200
-    assert choice.config.machine == Machine()
+    assert choice.config.machine == Machine(precision="32-true")
     assert "resnet18" in choice.what
     assert "96 pixels, batches of 128, 200 epochs" in choice.what
     assert "4,000 images of about 800 x 600 pixels, without labels; a CPU with 2 cores, 16.0 GiB" in choice.why
@@ -51,7 +51,10 @@ def test_icons_get_what_they_always_got() -> None:
     for facts in (LAPTOP, GPU):
         for side in (16, 32, 39):
             choice = choose(replace(facts, shapes=((side, side),)))
-            assert (choice.name, choice.config) == ("mini", RunConfig("", named("mini")))
+            assert (choice.name, choice.config) == (
+                "mini",
+                RunConfig("", named("mini"), Machine(precision=facts.precision)),
+            )
     assert choose(replace(LAPTOP, shapes=())).name == "mini"
     larger = choose(replace(LAPTOP, shapes=((48, 48),))).config.recipe
     assert (larger.views.size, larger.settled().network.stem) == (48, "cifar")
@@ -87,7 +90,7 @@ def test_photographs_on_a_gpu() -> None:
     assert (choice.name, recipe.views.size, recipe.batch_size, recipe.epochs) == ("photos", 224, 256, 400)
     assert (recipe.network.base, choice.config.machine.precision) == (64, "bf16-mixed")
     assert "a GPU (A), 24.0 GiB of memory free" in choice.why
-    old = choose(replace(GPU, bf16=False, device_memory=8 * GIB)).config
+    old = choose(replace(GPU, precision="32-true", device_memory=8 * GIB)).config
     assert (old.machine.precision, old.recipe.views.size, old.recipe.batch_size) == ("32-true", 224, 64)
     assert old.recipe.optimiser.lr == recipe.optimiser.lr / 4
     apple = choose(replace(LAPTOP, device="mps")).config  # one memory for all
@@ -125,11 +128,9 @@ def test_what_is_given_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_the_memory_of_a_step_is_not_estimated_too_low(backbone: str) -> None:
-    """Against what autograd keeps, on tensors without content."""
+    """Against what autograd keeps."""
     for (stem, size), bytes_per_pixel in zip((("imagenet", 224), ("cifar", 32)), BYTES[backbone], strict=True):
-        with torch.device("meta"):
-            network = create(backbone, **options_for(backbone, stem, size)).full.train()
-            images = torch.empty(2, 3, size, size)
+        network, images = create(backbone, **options_for(backbone, stem, size)).full, torch.zeros(1, 3, size, size)
         kept: dict[int, torch.Tensor] = {}
 
         def keep(tensor: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> torch.Tensor:
@@ -140,8 +141,8 @@ def test_the_memory_of_a_step_is_not_estimated_too_low(backbone: str) -> None:
             network(images)
         own = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
         found = sum(one.untyped_storage().nbytes() for place, one in kept.items() if place not in own)
-        share = found / len(images) / size**2 / bytes_per_pixel
-        assert 0.9 < share < 1.0
+        share = found / size**2 / bytes_per_pixel
+        assert 0.75 < share < 1.0
 
 
 def test_looking_reads_headers_only(tmp_path: Path) -> None:
@@ -177,28 +178,35 @@ def test_the_command_says_what_it_chose_and_keeps_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run records what was chosen, and resumes as it began, whatever would be chosen now."""
-    photos = tmp_path / "photos"
+    photos, run = tmp_path / "photos", Run(tmp_path / "run")
     photos.mkdir()
-    random = np.random.default_rng(0)
     for number in range(40):
-        Image.fromarray(random.integers(0, 255, (50, 66, 3), dtype=np.uint8)).save(photos / f"{number}.jpg")
+        Image.new("RGB", (66, 50)).save(photos / f"{number}.png")
+    trained = []
+
+    def train(config: RunConfig, run: Run, *_: object) -> None:
+        trained.append(config)
+        if not run.started:
+            run.start(config)
+
     monkeypatch.setattr(looking, "available_memory", lambda: 16 * GIB)
     monkeypatch.setattr("us3l.cli.report.after", lambda _: None)
-    run = tmp_path / "run"
-    typed = ["--base", "8", "--batch-size", "8", "--max-steps", "1", "--calibration", "8", "--dim=8", "--no-max-first"]
-    typed += ["--hidden", "8", "--predictor", "8", "--calibrated-widths", "1", "--accelerator", "cpu"]
-    assert main(["pretrain", str(photos), "--out", str(run), *typed]) == 0
+    monkeypatch.setattr("us3l.training.loop.pretrain", train)
+    command = ["pretrain", str(photos), "--out", str(run.folder)]
+    typed = ["--base", "8", "--batch", "8", "--dim=16", "--no-max-first", "--hue", "0.1", "--accelerator", "cpu"]
+    assert main([*command, *typed]) == 0
     output = capsys.readouterr().out
     assert "recipe mini-photos: resnet18 with 8 channels at first, views of 48 pixels, batches of 8, 200 ep" in output
     assert "because: 40 images of about 66 x 50 pixels, without labels; a CPU with" in output
     assert "to change it: --size N, --base N, --batch-size N, --epochs N, or --recipe NAME" in output
     assert "40 images: a network that starts from scratch" in output
-    kept = config_of(Run(run)).recipe
+    kept = config_of(run).recipe
     assert (kept.views.size, kept.views.blur, kept.epochs, kept.network.base) == (48, 0.5, 200, 8)
-    assert (kept.objective.dim, kept.objective.max_first) == (8, False)
+    assert (kept.objective.dim, kept.objective.max_first, kept.optimiser) == (16, False, named("mini").optimiser)
     monkeypatch.setattr(looking, "look", lambda *_: pytest.fail("a run that is resumed has its settings"))
-    assert main(["pretrain", str(photos), "--out", str(run), "--resume"]) == 0
-    assert main(["pretrain", str(photos), "--out", str(run)]) == 2  # before anything is looked at
+    assert main([*command, "--resume"]) == main([*command, "--resume", "--recipe", "auto"]) == 0
+    assert trained[0].recipe == trained[1].recipe == trained[2].recipe
+    assert main(command) == 2  # before anything is looked at
 
 
 def test_recipes_for_photographs() -> None:

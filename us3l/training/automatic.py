@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from us3l.data.keeping import kept_bytes
-from us3l.devices import Device
+from us3l.devices import Device, Precision
 from us3l.training.recipes import Recipe, named, times
 from us3l.training.run import Machine, RunConfig
 
@@ -58,8 +58,8 @@ class Facts:
     device_name: str = ""
     device_memory: int | None = None
     """Bytes that are free on a GPU."""
-    bf16: bool = False
-    """Whether a GPU computes in bfloat16."""
+    precision: Precision = "32-true"
+    """The arithmetic that suits the device: see `us3l.devices.precision_for`."""
 
     @property
     def side(self) -> int:
@@ -134,7 +134,7 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Choice:
     given = given or {}
     sizes = (given["size"],) if given.get("size") else _sizes(facts)
     name = "mini" if sizes[0] <= TINY else "photos" if facts.gpu else "mini-photos"
-    machine = Machine(precision="bf16-mixed" if name == "photos" and facts.bf16 else "32-true")
+    machine = Machine(precision=facts.precision)
     for candidate in _candidates(named(name), sizes, facts, given, name):
         config = _with_given(candidate, machine, given)
         if step_bytes(config) <= facts.step_memory:
@@ -200,9 +200,9 @@ def _candidates(
 def _with_given(recipe: Recipe, machine: Machine, given: Mapping[str, Any]) -> RunConfig:
     """The settings with those of the user that decide about memory."""
     own = {name: given[name] for name in ("backbone", "base", "stem") if given.get(name)}
-    computed = {
-        name: given[name] for name in ("precision", "devices", "accumulate", "memory_gib", "stream") if name in given
-    }
+    computed = {name: given[name] for name in ("devices", "accumulate", "memory_gib", "stream") if name in given}
+    if given.get("precision", "auto") != "auto":
+        computed["precision"] = given["precision"]
     epochs = given.get("epochs", recipe.epochs)
     recipe = replace(recipe, network=replace(recipe.network, **own), epochs=epochs)
     return RunConfig("", recipe, replace(machine, **computed))

@@ -11,7 +11,7 @@ from us3l.data.images import ImageSet
 from us3l.data.memory import available_memory
 from us3l.data.sources import Data, peek
 from us3l.data.workers import usable_cores
-from us3l.devices import choose_device
+from us3l.devices import choose_device, precision_here
 from us3l.progress import SILENT, Progress
 from us3l.training.automatic import Facts
 
@@ -21,7 +21,7 @@ def look(data: Data, given: Mapping[str, Any] | None = None, progress: Progress 
 
     Args:
         data: See `us3l.data.sources.open_images`; only the headers of a few hundred images are read.
-        given: Settings by their bare names: `images` and `accelerator` matter here.
+        given: Settings by their bare names: `images`, `accelerator` and `fsdp` matter here.
         progress: Told how far it is, where looking takes long.
     """
     given = given or {}
@@ -35,14 +35,11 @@ def look(data: Data, given: Mapping[str, Any] | None = None, progress: Progress 
         cores=usable_cores(),
         memory=available_memory(),
         device=device.type,  # type: ignore[arg-type]
+        precision=precision_here(device.type, scaling=not given.get("fsdp")),  # type: ignore[arg-type]
         **(_gpu() if device.type == "cuda" else {}),
     )
 
 
 def _gpu() -> dict[str, Any]:
     """About the first GPU: the others are taken to be the same."""
-    return {
-        "device_name": torch.cuda.get_device_name(),
-        "device_memory": torch.cuda.mem_get_info()[0],
-        "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
-    }
+    return {"device_name": torch.cuda.get_device_name(), "device_memory": torch.cuda.mem_get_info()[0]}
