@@ -25,12 +25,13 @@ HELP = Path(__file__).with_suffix(".txt")
 class Pretrain:
     """Train one network once, on images without labels, for every width.
 
-    DATA is a folder of images, parquet files, or a known name such as cifar10 or digits. Every setting of the recipe
-    can be changed by its name.
+    DATA is a folder of images, parquet files, or a known name such as cifar10 or digits. What fits the images and this
+    computer is chosen and said; every setting can be changed by its name.
 
     examples:
       us3l pretrain digits --out runs/digits
-      us3l pretrain photos/ --out runs/photos --recipe mini --epochs 50 --size 48
+      us3l pretrain photos/ --out runs/photos
+      us3l pretrain photos/ --out runs/small --recipe mini --epochs 50 --size 48
       us3l pretrain photos/ --out runs/slim --init torchvision:mobilenet_v2 --size 96
       us3l pretrain --out runs/photos --resume
       torchrun --nproc-per-node 8 -m us3l pretrain photos/ --out runs/photos --resume
@@ -45,7 +46,7 @@ class Pretrain:
     out: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """The run's folder, which must not exist yet."""
     recipe_name: Annotated[str, tyro.conf.arg(name="recipe")] = AUTO
-    """A named recipe, see `us3l recipes`; auto chooses what fits the images and this computer, and says why. The
+    """A named recipe, see `us3l recipes`; auto chooses what fits the images and this machine, and says why. The
     defaults shown here are then those of mini."""
     method: str | None = None
     """A named method instead of US3L, such as us-simsiam or byol: see `us3l recipes`."""

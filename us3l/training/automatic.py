@@ -31,7 +31,7 @@ GPU_VIEWS = 400 * 50_000
 MANY_CORES = 8
 """From here on a CPU trains twice the channels."""
 BYTES = {
-    "resnet18": (450, 4_700), "resnet50": (1_750, 25_100), "mobilenet_v2": (1_600, 18_700),
+    "resnet18": (450, 4_700), "resnet50": (1_800, 26_000), "mobilenet_v2": (1_650, 19_500),
     "vit_tiny": (720, 10_200), "vit_small": (1_430, 20_400),
 }  # fmt: skip
 """What a network with 64 channels keeps for the backward pass, per pixel of an image, with the stem "imagenet" and
@@ -147,7 +147,7 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Choice:
     if streams and images <= bound:
         config = replace(config, machine=replace(config.machine, stream=True))
     config = replace(config, recipe=recipe)
-    return Choice(name, config, f"because: {facts}; {_why(name, facts, streams)}", _warnings(config, facts))
+    return Choice(name, config, f"because: {facts}{_why(name, facts, given, streams)}", _warnings(config, facts))
 
 
 def step_bytes(config: RunConfig) -> float:
@@ -218,14 +218,15 @@ def _epochs(recipe: Recipe, facts: Facts) -> int:
     return min(200, max(1, round(CORE_BUDGET * facts.cores / (cost * facts.images))))
 
 
-def _why(name: str, facts: Facts, streams: bool) -> str:
+def _why(name: str, facts: Facts, given: Mapping[str, Any], streams: bool) -> str:
     reasons = {
         "mini": "pictures this small need no larger network",
-        "mini-photos": f"views and epochs are those that {count(facts.cores, 'core')} can train",
+        "mini-photos": f"views of this size and this many epochs are what {count(facts.cores, 'core')} can train",
         "photos": "epochs are the paper's for this many images, the batch is one that fits into the GPU's memory",
     }
-    where = "; the images do not fit into memory, so they are read while training" if streams else ""
-    return reasons[name] + where
+    found = [] if {"size", "epochs", "batch_size"} & given.keys() else [reasons[name]]
+    found += ["the images do not fit into memory, so they are read while training"] if streams else []
+    return "".join(f"; {reason}" for reason in found)
 
 
 def _warnings(config: RunConfig, facts: Facts) -> tuple[str, ...]:
