@@ -91,8 +91,8 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Settings, and why."""
+class Fit:
+    """The settings that fit, and why."""
 
     name: str
     """The recipe that they begin with."""
@@ -120,7 +120,7 @@ class Choice:
         )
 
 
-def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Choice:
+def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Fit:
     """The settings that fit.
 
     Args:
@@ -147,7 +147,7 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Choice:
     if streams and images <= bound:
         config = replace(config, machine=replace(config.machine, stream=True))
     config = replace(config, recipe=recipe)
-    return Choice(name, config, f"because: {facts}{_why(name, facts, given, streams)}", _warnings(config, facts))
+    return Fit(name, config, f"because: {facts}{_why(name, facts, given, streams)}", _warnings(config, facts))
 
 
 def step_bytes(config: RunConfig) -> float:
@@ -180,12 +180,11 @@ def _candidates(
     """Recipes, the best first: smaller batches before smaller views and networks, tiny batches at last."""
     backbones = ("resnet50", "resnet18") if name == "photos" and facts.images >= MANY else (start.network.backbone,)
     base = 2 * start.network.base if name == "mini-photos" and facts.cores >= MANY_CORES else start.network.base
-    batches = [given.get("batch_size")]
-    if batches == [None]:
-        most = start.batch_size if name == "mini" else max(SMALLEST_BATCH, facts.images // 4)
-        batches = [batch for halvings in range(5) if (batch := start.batch_size // 2**halvings) <= most]
-    good = [batch for batch in batches if "batch_size" in given or batch >= SMALLEST_BATCH]
-    last = ((backbones[-1], sizes[-1], batch) for batch in batches if batch not in good)
+    most = start.batch_size if name == "mini" else max(SMALLEST_BATCH, facts.images // 4)
+    batches = [batch for halvings in range(5) if (batch := start.batch_size // 2**halvings) <= most]
+    good = [given["batch_size"]] if "batch_size" in given else [one for one in batches if one >= SMALLEST_BATCH]
+    small = [] if "batch_size" in given else batches[len(good) :]
+    last = ((backbones[-1], sizes[-1], batch) for batch in small)
     for backbone, size, batch in (*product(backbones, sizes, good), *last):
         share = 1 if "batch_size" in given else batch / start.batch_size
         yield replace(
