@@ -15,17 +15,19 @@ from us3l.data.catalogue import Catalogue
 from us3l.data.keeping import kept_bytes
 from us3l.data.spec import Views
 from us3l.data.stream import ImageFiles
+from us3l.errors import UserError
 from us3l.families import BACKBONES, create, options_for
 from us3l.run import Run
 from us3l.training import facts as looking
-from us3l.training.automatic import BYTES, Facts, choose, step_bytes
+from us3l.training.automatic import BYTES, Situation, choose, step_bytes
 from us3l.training.facts import look
 from us3l.training.recipes import RECIPES, Network, Recipe, named
 from us3l.training.run import Machine, RunConfig, config_of
+from us3l.verbs import pretrain
 
 GIB = 2**30
 PHOTO = (600, 800)
-LAPTOP = Facts(4_000, (PHOTO,), cores=2, memory=16 * GIB)
+LAPTOP = Situation(4_000, (PHOTO,), cores=2, memory=16 * GIB)
 GPU = replace(LAPTOP, device="cuda", device_name="A", device_memory=24 * GIB, precision="bf16-mixed", memory=64 * GIB)
 
 
@@ -101,7 +103,7 @@ def test_photographs_on_a_gpu() -> None:
 def test_nothing_is_chosen_that_does_not_fit(given: dict[str, Any]) -> None:
     memories = [1.5 * GIB, 4 * GIB, 64 * GIB]
     for memory, gpu_memory, shape, images in product(memories, [None, *memories], [(20, 20), PHOTO], (50, 10**6)):
-        facts = Facts(images, (shape,), memory=int(memory))
+        facts = Situation(images, (shape,), memory=int(memory))
         if gpu_memory:
             facts = replace(facts, device="cuda", device_memory=int(gpu_memory))
         choice = choose(facts, given)
@@ -207,6 +209,13 @@ def test_the_command_says_what_it_chose_and_keeps_it(
     assert main([*command, "--resume"]) == main([*command, "--resume", "--recipe", "auto"]) == 0
     assert trained[0].recipe == trained[1].recipe == trained[2].recipe
     assert main(command) == 2  # before anything is looked at
+
+
+def test_settings_are_checked_before_anything_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "look", lambda *_: pytest.fail("looked"))
+    for wrong in ({"size": "large"}, {"batch_size": 0}, {"epoch": 3}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            pretrain("photos", tmp_path / "run", **wrong)  # type: ignore[arg-type]
 
 
 def test_recipes_for_photographs() -> None:

@@ -43,7 +43,7 @@ SMALLEST_BATCH = 64  # a smaller one is only chosen where nothing else fits
 
 
 @dataclass(frozen=True)
-class Facts:
+class Situation:
     """What is known about some images and a computer."""
 
     images: int
@@ -79,7 +79,7 @@ class Facts:
 
     def __str__(self) -> str:
         """
-        >>> print(Facts(4_000, ((600, 800),), cores=2, memory=2**34))
+        >>> print(Situation(4_000, ((600, 800),), cores=2, memory=2**34))
         4,000 images of about 800 x 600 pixels, without labels; a CPU with 2 cores, 16.0 GiB of memory free
         """
         height, width = (round(median(sides)) for sides in zip(*self.shapes, strict=True)) if self.shapes else (0, 0)
@@ -120,14 +120,14 @@ class Fit:
         )
 
 
-def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Fit:
+def choose(facts: Situation, given: Mapping[str, Any] | None = None) -> Fit:
     """The settings that fit.
 
     Args:
         facts: About the images and the computer.
         given: Settings by their bare names that are not to be chosen.
 
-    >>> choice = choose(Facts(4_000, ((600, 800),), cores=2, memory=2**34))
+    >>> choice = choose(Situation(4_000, ((600, 800),), cores=2, memory=2**34))
     >>> choice.name, choice.config.recipe.views.size, choice.config.recipe.batch_size
     ('mini-photos', 96, 128)
     """
@@ -168,14 +168,14 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _sizes(facts: Facts) -> tuple[int, ...]:
+def _sizes(facts: Situation) -> tuple[int, ...]:
     """The sides of views that the images are large enough for, the best first."""
     sizes = GPU_SIZES if facts.gpu else CPU_SIZES
     return tuple(size for size in sizes if size <= facts.side) or (TINY,)
 
 
 def _candidates(
-    start: Recipe, sizes: tuple[int, ...], facts: Facts, given: Mapping[str, Any], name: str
+    start: Recipe, sizes: tuple[int, ...], facts: Situation, given: Mapping[str, Any], name: str
 ) -> Iterator[Recipe]:
     """Recipes, the best first: smaller batches before smaller views and networks, tiny batches at last."""
     backbones = ("resnet50", "resnet18") if name == "photos" and facts.images >= MANY else (start.network.backbone,)
@@ -207,7 +207,7 @@ def _with_given(recipe: Recipe, machine: Machine, given: Mapping[str, Any]) -> R
     return RunConfig("", recipe, replace(machine, **computed))
 
 
-def _epochs(recipe: Recipe, facts: Facts) -> int:
+def _epochs(recipe: Recipe, facts: Situation) -> int:
     """On a GPU as many as in the paper for this many images; on a CPU as many as its cores are asked for."""
     if facts.gpu:
         return min(400, max(100, GPU_VIEWS // facts.images))
@@ -217,7 +217,7 @@ def _epochs(recipe: Recipe, facts: Facts) -> int:
     return min(200, max(1, round(CORE_BUDGET * facts.cores / (cost * facts.images))))
 
 
-def _why(name: str, facts: Facts, given: Mapping[str, Any], streams: bool) -> str:
+def _why(name: str, facts: Situation, given: Mapping[str, Any], streams: bool) -> str:
     reasons = {
         "mini": "pictures this small need no larger network",
         "mini-photos": f"views of this size and this many epochs are what {count(facts.cores, 'core')} can train",
@@ -228,7 +228,7 @@ def _why(name: str, facts: Facts, given: Mapping[str, Any], streams: bool) -> st
     return "".join(f"; {reason}" for reason in found)
 
 
-def _warnings(config: RunConfig, facts: Facts) -> tuple[str, ...]:
+def _warnings(config: RunConfig, facts: Situation) -> tuple[str, ...]:
     found = []
     if facts.images < FEW:
         found.append(

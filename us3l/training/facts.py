@@ -13,10 +13,10 @@ from us3l.data.sources import Data, peek
 from us3l.data.workers import usable_cores
 from us3l.devices import choose_device, precision_here
 from us3l.progress import SILENT, Progress
-from us3l.training.automatic import Facts
+from us3l.training.automatic import Situation
 
 
-def look(data: Data, given: Mapping[str, Any] | None = None, progress: Progress = SILENT) -> Facts:
+def look(data: Data, given: Mapping[str, Any] | None = None, progress: Progress = SILENT) -> Situation:
     """Facts about images to train on, and about this computer.
 
     Args:
@@ -28,7 +28,7 @@ def look(data: Data, given: Mapping[str, Any] | None = None, progress: Progress 
     files = peek(data, given.get("images"), progress)
     shapes = [(files.images.shape[2], files.images.shape[3])] if isinstance(files, ImageSet) else files.shapes()
     device = choose_device(given.get("accelerator", "auto"))
-    return Facts(
+    return Situation(
         images=len(files),
         shapes=tuple(shapes),
         labelled=files.labels is not None,

@@ -16,7 +16,7 @@ from us3l.run.folder import Product
 from us3l.run.identity import data_path
 from us3l.training.recipes import AUTO, named
 from us3l.training.run import Machine, RunConfig, config_of
-from us3l.training.settings import changed
+from us3l.training.settings import changed, values
 from us3l.verbs.arguments import name_of
 
 if TYPE_CHECKING:
@@ -108,7 +108,9 @@ def automatic(data: Data, settings: Mapping[str, Any], progress: Progress) -> Ru
     from us3l.training.automatic import choose
     from us3l.training.facts import look
 
-    choice = choose(look(data, settings, progress), settings)
+    checked = dict(values(changed(RunConfig("", named("photos")), **settings)))
+    given = {name: checked[name] for name in settings}
+    choice = choose(look(data, given, progress), given)
     for line in (choice.what, choice.why, choice.otherwise):
         progress.say(line)
     for line in choice.warnings:
