@@ -67,7 +67,11 @@ def test_few_images_are_said_to_be_few() -> None:
     assert choice.config.recipe.batch_size == 64
     assert choice.config.recipe.optimiser.lr == named("mini-photos").optimiser.lr / 2
     assert "300 images: a network that starts from scratch learns little" in choice.warnings[0]
+    assert "`init=WHAT`" in choice.warnings[0]
     assert not choose(replace(LAPTOP, images=1_000)).warnings
+    assert not choose(
+        replace(LAPTOP, images=300), {"init": "a.safetensors", "backbone": "resnet18", "base": 64}
+    ).warnings
 
 
 def test_a_million_photographs() -> None:

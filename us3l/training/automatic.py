@@ -147,7 +147,7 @@ def choose(facts: Situation, given: Mapping[str, Any] | None = None) -> Fit:
     if streams and images <= bound:
         config = replace(config, machine=replace(config.machine, stream=True))
     config = replace(config, recipe=recipe)
-    return Fit(name, config, f"because: {facts}{_why(name, facts, given, streams)}", _warnings(config, facts))
+    return Fit(name, config, f"because: {facts}{_why(name, facts, given, streams)}", _warnings(config, facts, given))
 
 
 def step_bytes(config: RunConfig) -> float:
@@ -228,12 +228,12 @@ def _why(name: str, facts: Situation, given: Mapping[str, Any], streams: bool) -
     return "".join(f"; {reason}" for reason in found)
 
 
-def _warnings(config: RunConfig, facts: Situation) -> tuple[str, ...]:
+def _warnings(config: RunConfig, facts: Situation, given: Mapping[str, Any]) -> tuple[str, ...]:
     found = []
-    if facts.images < FEW:
+    if facts.images < FEW and not given.get("init"):
         found.append(
-            f"{count(facts.images, 'image')}: a network that starts from scratch learns little from so few. Add images "
-            "of the same kind, which need no labels: a thousand or more"
+            f"{count(facts.images, 'image')}: a network that starts from scratch learns little from so few. Start from "
+            "a pretrained one (`init=WHAT`), or add images of the same kind, which need no labels: a thousand or more"
         )
     if (needed := step_bytes(config)) > facts.step_memory:
         found.append(

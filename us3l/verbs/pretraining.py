@@ -92,13 +92,16 @@ def pretrain(
     return run
 
 
-def automatic(data: Data, settings: Mapping[str, Any], progress: Progress) -> RunConfig:
+def automatic(
+    data: Data, settings: Mapping[str, Any], progress: Progress, start: Pretrained | None = None
+) -> RunConfig:
     """The settings that `recipe="auto"` means for some images on this computer; it is said why.
 
     Args:
         data: See `pretrain`.
         settings: Those that are given, by their bare names.
         progress: Told what is chosen.
+        start: A pretrained network, which decides about the network.
     """
     from us3l.data.named import recommended_recipe
 
@@ -108,8 +111,10 @@ def automatic(data: Data, settings: Mapping[str, Any], progress: Progress) -> Ru
     from us3l.training.automatic import choose
     from us3l.training.facts import look
 
-    checked = dict(values(changed(RunConfig("", named("photos")), **settings)))
-    given = {name: checked[name] for name in settings}
+    config = RunConfig("", named("photos"))
+    checked = dict(values(changed(config if start is None else start.configure(config), **settings)))
+    decided = () if start is None else ("init", "backbone", "base", "stem")
+    given = {name: checked[name] for name in (*settings, *decided)}
     choice = choose(look(data, given, progress), given)
     for line in (choice.what, choice.why, choice.otherwise):
         progress.say(line)
