@@ -57,6 +57,10 @@ def test_views_from_memory_are_those_of_streamed_images(photos: Path) -> None:
         assert (mine.views[0] - other.views[0]).abs().mean() < 0.1  # other boxes differ by about 1
 
 
+def estimated(files: ImageFiles) -> int:
+    return kept_bytes(files.shapes(), len(files), VIEWS)
+
+
 @pytest.mark.parametrize(("height", "width"), [(3000, 4000), (4000, 300), (120, 121), (30, 20), (1, 900)])
 def test_the_smallest_crop_has_the_pixels_of_a_view(height: int, width: int) -> None:
     views = Views(size=64, crop_scale=(0.2, 1.0))
@@ -79,9 +83,9 @@ def test_small_squares_are_as_they_always_were(tmp_path: Path) -> None:
         assert torch.equal(images.images, memory.decode_all(find(icons, "all"), 16, exact=True).images)
         assert images.images.shape == before.images.shape
     assert isinstance(open_for_training("digits", VIEWS), ImageSet)
-    assert not are_small(find(write(tmp_path / "17", [(17, 17)] * 3), "all"), VIEWS)
-    assert not are_small(find(write(tmp_path / "two", [(12, 12), (13, 13)]), "all"), VIEWS)
-    assert not are_small(find(write(tmp_path / "wide", [(12, 13)] * 2), "all"), VIEWS)
+    assert not are_small(find(write(tmp_path / "17", [(17, 17)] * 3), "all").shapes(), VIEWS)
+    assert not are_small(find(write(tmp_path / "two", [(12, 12), (13, 13)]), "all").shapes(), VIEWS)
+    assert not are_small(find(write(tmp_path / "wide", [(12, 13)] * 2), "all").shapes(), VIEWS)
 
 
 def test_what_earlier_runs_kept_can_be_had(photos: Path) -> None:
@@ -91,7 +95,7 @@ def test_what_earlier_runs_kept_can_be_had(photos: Path) -> None:
 
 
 def test_more_than_the_bound_is_streamed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = kept_bytes(find(photos, "all"), VIEWS)
+    needed = estimated(find(photos, "all"))
     kept = open_for_training(photos, VIEWS, memory=needed)
     assert isinstance(kept, KeptImages)
     assert sum(image.pixels.nbytes for image in kept.source.read(kept.chosen)) == needed  # all of 12 were looked at
@@ -102,7 +106,7 @@ def test_more_than_the_bound_is_streamed(photos: Path, monkeypatch: pytest.Monke
 
 
 def test_an_estimate_that_was_too_low_ends_with_a_message(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = kept_bytes(find(photos, "all"), VIEWS)
+    needed = estimated(find(photos, "all"))
     monkeypatch.setattr(memory, "available_memory", lambda: needed)
     monkeypatch.setattr(keeping, "kept_bytes", lambda *_: 1)
     with pytest.raises(UserError, match="more than half of the"):

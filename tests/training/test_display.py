@@ -57,6 +57,18 @@ def test_the_estimate_knows_that_later_steps_are_dearer():
     assert "3 s left" in written.getvalue()
 
 
+def test_after_the_first_steps_it_is_said_how_long_it_takes() -> None:
+    written = StringIO()
+    display = Display(Screen(Console(file=written, width=200)), None, [1.0] * 50 + [3.0] * 50, start=0)
+    for step in range(30):
+        display.step(step, 6.0, 8, "1/1", "1x 3.0")
+    assert written.getvalue().count("about 20 min 0 s of training, measured on the first 10 steps") == 1
+    quick = Display(Screen(Console(file=written, width=200)), None, [1.0] * 100, start=0)
+    for step in range(30):
+        quick.step(step, 0.5, 8, "1/1", "1x 3.0")
+    assert written.getvalue().count("measured on") == 1  # less than a minute is seen soon enough
+
+
 def test_a_terminal_gets_a_live_table():
     written = StringIO()
     console = Console(file=written, width=100, force_terminal=True, _environ={"TERM": "xterm"})

@@ -15,7 +15,9 @@ def configured(monkeypatch, tmp_path):
     monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, *_: found.append(config.recipe))
 
     def run(*arguments):
-        assert main(["pretrain", "photos", "--out", str(tmp_path / "run"), *arguments]) == 0
+        monkeypatch.setattr("us3l.cli.report.after", lambda _: None)
+        monkeypatch.setattr("us3l.cli.pretrain.config_of", lambda _: RunConfig())
+        assert main(["pretrain", "photos", "--out", str(tmp_path / "run"), "--recipe", "mini", *arguments]) == 0
         return found.pop()
 
     return run

@@ -40,7 +40,7 @@ usage: us3l COMMAND ...
 
 examples:
   us3l demo
-  us3l pretrain photos/ --out runs/photos --recipe mini
+  us3l pretrain photos/ --out runs/photos
   us3l evaluate runs/photos --data labelled-photos/
   us3l profile runs/photos --backends torch onnx
   us3l pick runs/photos --latency-ms 5

@@ -6,15 +6,16 @@ import argparse
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
-from us3l.cli.parse import parse, program
+from us3l.cli.parse import flags, parse, plain, program
 from us3l.paper.scales import ScaleName
 from us3l.run import Run
-from us3l.training.recipes import Network, Recipe
-from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.recipes import AUTO, Network, Recipe
+from us3l.training.run import Machine, config_of
+from us3l.training.settings import values
 from us3l.verbs.pretraining import configuration
 
 HELP = Path(__file__).with_suffix(".txt")
@@ -24,12 +25,13 @@ HELP = Path(__file__).with_suffix(".txt")
 class Pretrain:
     """Train one network once, on images without labels, for every width.
 
-    DATA is a folder of images, parquet files, or a known name such as cifar10 or digits. Every setting of the recipe
-    can be changed by its name.
+    DATA is a folder of images, parquet files, or a known name such as cifar10 or digits. What fits the images and this
+    computer is chosen and said; every setting can be changed by its name.
 
     examples:
       us3l pretrain digits --out runs/digits
-      us3l pretrain photos/ --out runs/photos --recipe mini --epochs 50 --size 48
+      us3l pretrain photos/ --out runs/photos
+      us3l pretrain photos/ --out runs/small --recipe mini --epochs 50 --size 48
       us3l pretrain photos/ --out runs/slim --init torchvision:mobilenet_v2 --size 96
       us3l pretrain --out runs/photos --resume
       torchrun --nproc-per-node 8 -m us3l pretrain photos/ --out runs/photos --resume
@@ -43,8 +45,9 @@ class Pretrain:
     """Images to learn from (not needed with --resume or --config)."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """The run's folder, which must not exist yet."""
-    recipe_name: Annotated[str | None, tyro.conf.arg(name="recipe")] = None
-    """A named recipe: see `us3l recipes` (default: digits for digits, else mini)."""
+    recipe_name: Annotated[str, tyro.conf.arg(name="recipe")] = AUTO
+    """A named recipe, see `us3l recipes`; auto chooses what fits the images and this machine, and says why. The
+    defaults shown here are then those of mini."""
     method: str | None = None
     """A named method instead of US3L, such as us-simsiam or byol: see `us3l recipes`."""
     case: str | None = None
@@ -70,24 +73,41 @@ def main(arguments: list[str]) -> None:
     from us3l.verbs import pretrain
 
     was_finished = command.out is not None and Run(command.out).finished
-    config, screen = RunConfig("", command.recipe, command.machine), CommandScreen()
-    run = pretrain(command.data, command.out, config=config, resume=command.resume, progress=screen)
+    screen = CommandScreen()
+    run = pretrain(
+        command.data,
+        command.out,
+        recipe=command.recipe_name,
+        method=command.method,
+        case=command.case,
+        scale=command.scale,
+        config=command.config,
+        resume=command.resume,
+        progress=screen if is_first_rank() else None,
+        **given(command, arguments),
+    )
     if not was_finished and is_first_rank():
         report.after(run.folder)
-        screen.say(next_steps(run.folder, config.recipe.network))
+        screen.say(next_steps(run.folder, config_of(run).recipe.network))
 
 
 def parsed(arguments: list[str]) -> Pretrain:
-    """The command; unless it names a recipe, it begins with the one that suits its data."""
-    from us3l.data.named import recommended_recipe
-
-    command = parse(Pretrain, "pretrain", arguments, defaults(arguments))
-    if recommended_recipe(command.data) == "mini":
-        return command
-    return parse(Pretrain, "pretrain", arguments, defaults(arguments, command.data))
+    """The command, with the settings that `defaults` knows of before any image is looked at."""
+    return parse(Pretrain, "pretrain", arguments, defaults(arguments))
 
 
-def defaults(arguments: list[str], data: str = "") -> Pretrain:
+def given(command: Pretrain, arguments: list[str]) -> dict[str, Any]:
+    """The settings that were typed, by their bare names: all others are the verb's to choose."""
+    typed = {
+        word.partition("=")[0].removeprefix("--").replace("-", "_").removeprefix("no_")
+        for word in plain(arguments, flags(Pretrain))
+        if word.startswith("--")
+    }
+    known = (*values(command.recipe), *values(command.machine))
+    return {name: value for name, value in known if name in typed}
+
+
+def defaults(arguments: list[str]) -> Pretrain:
     """The values that the rest of the command line changes: of the run to resume, of another run, or of a recipe."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option in ("--recipe", "--method", "--case", "--scale", "--base-loss", "--config", "--out", "--init"):
@@ -101,7 +121,7 @@ def defaults(arguments: list[str], data: str = "") -> Pretrain:
         config = config_of(Run(early.out))
     else:
         config = configuration(
-            data, early.recipe, early.method, early.case, early.scale or "mini", early.config, early.init
+            "", early.recipe, early.method, early.case, early.scale or "mini", early.config, early.init
         )
         if early.base_loss:
             config = replace(config, recipe=config.recipe.tuned_for(early.base_loss))

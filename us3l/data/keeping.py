@@ -72,7 +72,7 @@ def keep_all(files: ImageFiles, views: Views, progress: Counter | None = None) -
         views: The size of views and their smallest crop decide how large images are kept.
         progress: Called with the number of images decoded so far, and of all.
     """
-    usable = check_memory(kept_bytes(files, views), files.name)
+    usable = check_memory(kept_bytes(files.shapes(), len(files), views), files.name)
     held = 0
     images: list[Reduced | Damaged] = []
     for image in in_threads(lambda encoded: _attempt(encoded, views), files.source.read(files.chosen)):
@@ -101,17 +101,23 @@ def kept_shape(height: int, width: int, views: Views) -> tuple[int, int]:
     return max(1, round(ratio * height)), max(1, round(ratio * width))
 
 
-def kept_bytes(files: ImageFiles, views: Views) -> int:
-    """The memory that the images would take, estimated from a sample that is always the same."""
-    shapes = files.shapes()
+def kept_bytes(shapes: Sequence[tuple[int, int]], count: int, views: Views) -> int:
+    """The memory that images would take.
+
+    Args:
+        shapes: Heights and widths of a sample of them.
+        count: How many there are.
+        views: See `keep_all`.
+    """
+    if are_small(shapes, views):
+        return count * 3 * views.size**2
     sizes = [3 * math.prod(kept_shape(*shape, views)) for shape in shapes]
-    return round(len(files) * sum(sizes) / max(1, len(sizes)))
+    return round(count * sum(sizes) / max(1, len(sizes)))
 
 
-def are_small(files: ImageFiles, views: Views) -> bool:
-    """Whether the images are squares of one size, no larger than a view: each crop has all there is of them."""
-    shapes = set(files.shapes())
-    return len(shapes) == 1 and all(height == width <= views.size for height, width in shapes)
+def are_small(shapes: Sequence[tuple[int, int]], views: Views) -> bool:
+    """Whether images are squares of one size, no larger than a view: each crop has all there is of them."""
+    return len(set(shapes)) == 1 and all(height == width <= views.size for height, width in shapes)
 
 
 def _attempt(encoded: Encoded, views: Views) -> Reduced | Damaged:

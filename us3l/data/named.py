@@ -40,13 +40,13 @@ class NamedSet:
     """The images in a data root."""
     fetch: Callable[[Path], None]
     """Download it into a data root."""
-    recipe: str = "mini"
-    """The recipe that suits it, on a CPU."""
+    recipe: str | None = None
+    """The recipe that is made for it; None if it depends on the images' sizes and on the computer."""
 
 
-def recommended_recipe(data: str) -> str:
-    """The name of the recipe that suits a data set, unless another is named."""
-    return NAMED_SETS[data].recipe if data in NAMED_SETS else "mini"
+def recommended_recipe(data: str) -> str | None:
+    """The name of the recipe that is made for a data set, if there is one."""
+    return NAMED_SETS[data].recipe if data in NAMED_SETS else None
 
 
 def is_there(data: str, root: str | Path | None = None) -> bool:
@@ -248,8 +248,12 @@ TEST = {"split": "test"}
 
 NAMED_SETS = {
     "digits": NamedSet("", 10, 1_797, 0, _open_digits, _refuse("digits"), recipe="digits"),
-    "cifar10": NamedSet("cifar-10-batches-py", 10, 50_000, 10_000, _open_cifar("CIFAR10"), _fetch_cifar("CIFAR10")),
-    "cifar100": NamedSet("cifar-100-python", 100, 50_000, 10_000, _open_cifar("CIFAR100"), _fetch_cifar("CIFAR100")),
+    "cifar10": NamedSet(
+        "cifar-10-batches-py", 10, 50_000, 10_000, _open_cifar("CIFAR10"), _fetch_cifar("CIFAR10"), "mini"
+    ),
+    "cifar100": NamedSet(
+        "cifar-100-python", 100, 50_000, 10_000, _open_cifar("CIFAR100"), _fetch_cifar("CIFAR100"), "mini"
+    ),
     "imagenet": NamedSet("imagenet", 1000, 0, 0, _open_folder("imagenet", "train", "val"), _unpack_imagenet),
     "flowers102": NamedSet(
         "flowers-102",

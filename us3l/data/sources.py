@@ -111,11 +111,11 @@ def open_for_training(
             data, "pretrain", views.size, limit=limit, stream=stream, memory=memory, exact=True, progress=progress
         )
     files = find(data, "pretrain", limit, None, progress)
-    small = not stream and are_small(files, views)
-    if stream or (files.nbytes(views.size) if small else kept_bytes(files, views)) > memory:
+    shapes = [] if stream else files.shapes()
+    if stream or kept_bytes(shapes, len(files), views) > memory:
         progress.say(f"{files.name}: {len(files):,} images, read anew whenever they are needed")
         return files
-    if small:
+    if are_small(shapes, views):
         return _decoded(files, views.size, progress, exact=True)
     with progress.counting(f"loading {files.name}") as counting:
         images = keep_all(files, views, counting.so_far)
@@ -168,17 +168,36 @@ def find(
     Returns:
         Names, labels and split; nothing is decoded yet.
     """
+    files = _found(data, split, limit, root, progress)
+    name, source = files.name, files.source
+    if source.left_out:
+        progress.say(f"{name}: left out {source.left_out}", style="yellow")
+    if split == "pretrain" and source.in_test is None and len(files) < len(source) and limit is None:
+        progress.say(
+            f"{name}: {len(source) - len(files):,} of {len(source):,} images, a fifth of each class, are held out "
+            "for evaluation"
+        )
+    return files
+
+
+def peek(data: Data, limit: int | None = None, progress: Progress = SILENT) -> ImageSet | ImageFiles:
+    """The images that `open_for_training` would open, without a word about them.
+
+    Args:
+        data: See `open_images`.
+        limit: No more than this many images.
+        progress: Told how far it is, where looking takes long.
+    """
+    if isinstance(data, ImageSet):
+        return _part(data, "pretrain", limit)
+    return _found(data, "pretrain", limit, None, progress)
+
+
+def _found(data: object, split: Split, limit: int | None, root: str | Path | None, progress: Progress) -> ImageFiles:
     name, source = _open(data, root, progress)
     chosen = _choose(source.labels, source.in_test, split, limit)
     if not len(chosen):
         raise UserError(f"{name}: no images in the {split} split; there are {len(source)} in all")
-    if source.left_out:
-        progress.say(f"{name}: left out {source.left_out}", style="yellow")
-    if split == "pretrain" and source.in_test is None and len(chosen) < len(source) and limit is None:
-        progress.say(
-            f"{name}: {len(source) - len(chosen):,} of {len(source):,} images, a fifth of each class, are held out "
-            "for evaluation"
-        )
     return ImageFiles(name, source, chosen)
 
 

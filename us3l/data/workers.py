@@ -126,13 +126,14 @@ def default_workers() -> int:
     """The number of decoding processes: US3L_WORKERS, else this process's share of the cores that it may use."""
     text = os.environ.get(WORKERS_VARIABLE)
     if text is None:
-        return max(1, _cores() // _local_processes())
+        return max(1, usable_cores() // _local_processes())
     if not text.isdecimal():
         raise UserError(f"{WORKERS_VARIABLE} must be a number of processes, 0 for none, not {text!r}")
     return int(text)
 
 
-def _cores() -> int:
+def usable_cores() -> int:
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -36,6 +36,9 @@ LOSSES = {
 """Names of losses for people; their values cannot be compared with each other."""
 MUCH_WAITING = 0.1
 """Share of the time that is spent on waiting for images from which on it is said."""
+FIRST_STEPS = 10
+WORTH_TELLING = 60.0
+"""Steps after which it is said how long the run takes, and seconds from which on it is."""
 SPREAD = "spread of the embeddings: about 1 is healthy, near 0 is collapsed (see docs/glossary.md)"
 
 
@@ -60,6 +63,8 @@ class Display:
         self.remaining = sum(costs[start:])
         self.costs = costs
         self.seconds = self.done = self.last_line = 0.0
+        self.steps = 0  # done since the start
+        self.expected: float | None = None  # seconds, as was said after the first of them
         self.recent = [0, 0.0, 0.0]  # images, seconds, and seconds of waiting for images, since the last look
         self.gauges: WidthGauges = {}
         console = progress.console if isinstance(progress, Screen) else None
@@ -96,11 +101,19 @@ class Display:
             waited: How much of the time was spent on waiting for images; said when it is a tenth or more.
         """
         self.seconds += seconds
+        self.steps += 1
         self.done += self.costs[step]
         self.recent = [so_far + more for so_far, more in zip(self.recent, (images, seconds, waited), strict=True)]
         if not losses:
             return
         left = (self.remaining - self.done) * self.seconds / self.done
+        if self.expected is None and self.steps >= FIRST_STEPS:
+            self.expected = self.seconds + left
+            if self.expected >= WORTH_TELLING:
+                self.say(
+                    f"about {clock(self.expected)} of training, measured on the first {self.steps} steps (fewer: "
+                    "`epochs=N`); Ctrl-C stops it, and `resume=True` continues"
+                )
         speed, waiting = self.recent[0] / self.recent[1], self.recent[2] / self.recent[1]
         self.recent = [0, 0.0, 0.0]
         text = f"epoch {epoch}  step {step + 1}/{len(self.costs)}  {speed:.0f} images/s  {clock(left)} left"

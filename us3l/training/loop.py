@@ -80,6 +80,7 @@ def pretrain(
         run.refuse_if_used()
     with run.held() if is_first(fabric) else nullcontext(), explained(config, run):
         fabric.launch()
+        config = fabric.broadcast(config)  # `recipe="auto"` may have found less free memory in another process
         if source is not None:  # whether it fits is seen before the images are read
             new_network(config.recipe, run.family and as_family(run.family), source)
         trainer = Trainer(config.recipe, data(), fabric, machine, run.family, source)

@@ -12,6 +12,8 @@ from us3l.objective.methods import method
 from us3l.objective.scaling import memory
 from us3l.objective.spec import Objective
 
+AUTO = "auto"
+"""In the place of a recipe's name: choose what fits the images and the computer (`us3l.training.automatic`)."""
 SMALL = 64  # pixels: images up to this side get the stem for small ones
 
 
@@ -239,6 +241,15 @@ VIT = replace(
 VIT = replace(VIT, objective=replace(VIT.objective, dim=256))
 VIT_SMALL = replace(VIT, network=replace(VIT.network, backbone="vit_small", heads=12))
 MINI = mini(CIFAR)
+MINI_PHOTOS = replace(MINI, views=replace(IMAGENET.views, size=96), epochs=100)
+PHOTOS = replace(
+    CIFAR,
+    views=IMAGENET.views,
+    objective=replace(CIFAR.objective, teacher_momentum=None, teacher_memory=MINI.objective.teacher_memory),
+    optimiser=Optimiser(lr=0.25),
+    epochs=200,
+    batch_size=256,
+)
 MINI_IMAGENET = replace(
     mini(IMAGENET, images=1_281_167),
     views=replace(IMAGENET.views, size=64),
@@ -262,6 +273,8 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
         ),
         "the demo: handwritten digits on a CPU, in minutes",
     ),
+    "mini-photos": (MINI_PHOTOS, "a small ResNet-18 on photographs at 96 pixels, for CPUs: the twin of photos"),
+    "photos": (PHOTOS, "a ResNet-18 on photographs at 224 pixels (a GPU job, not tried yet)"),
     "cifar-resnet18": (CIFAR, "the paper's ResNet-18 on CIFAR (a GPU job)"),
     "cifar-resnet50": (CIFAR_50, "the paper's ResNet-50 on CIFAR (a GPU job)"),
     "mini-cifar-resnet50": (mini(CIFAR_50), "its twin for CPUs"),

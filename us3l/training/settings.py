@@ -45,9 +45,14 @@ def check_known(settings: Iterable[str], known: Collection[str]) -> None:
 
 def names(value: Any) -> Iterator[str]:
     """The names of all settings in a dataclass and in those inside it."""
+    return (name for name, _ in values(value))
+
+
+def values(value: Any) -> Iterator[tuple[str, Any]]:
+    """The same with their values."""
     for field in fields(value):
         inner = getattr(value, field.name)
-        yield from names(inner) if is_dataclass(inner) else (field.name,)
+        yield from values(inner) if is_dataclass(inner) else ((field.name, inner),)
 
 
 def _replaced(value: T, settings: Mapping[str, Any]) -> T:

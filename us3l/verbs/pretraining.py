@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,9 @@ from us3l.progress import Progress, Told, progress_of
 from us3l.run import Run
 from us3l.run.folder import Product
 from us3l.run.identity import data_path
-from us3l.training.recipes import named
+from us3l.training.recipes import AUTO, named
 from us3l.training.run import Machine, RunConfig, config_of
-from us3l.training.settings import changed
+from us3l.training.settings import changed, values
 from us3l.verbs.arguments import name_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def pretrain(
         data: a folder of images, parquet files or shards by their path, a known name, a list of image files, pixels
             (a uint8 tensor, N x 3 x H x W), or a data set of torch.
         out: the run's folder, made anew.
-        recipe: a named recipe, see `us3l recipes` (default: the one that suits the data).
+        recipe: a named recipe, see `us3l recipes`; "auto", the default, chooses what fits the images and the computer,
+            and says why. `settings` are left as they are given.
         method: a named method instead of US3L, such as "us-simsiam".
         case: a row of one of the paper's tables, such as "app-ablation/23".
         scale: train a `case` with its recipe for CPUs ("mini"), with that of `reproduce` at small scale ("small"), or
@@ -67,7 +68,7 @@ def pretrain(
     """
     if out is None:
         raise UserError("say where the run should go: `out='runs/NAME'`")
-    run = Run(out, network)
+    run, told = Run(out, network), progress_of(progress)
     start: Pretrained | Init | None = init
     if resume and run.started:
         given = {} if init is None else {"init": str(init) if isinstance(init, str | Path) else pretrained(init).name}
@@ -75,8 +76,11 @@ def pretrain(
     else:
         run.refuse_if_used()
         own = {} if network is None else {"backbone": f"{network.__module__}:{qualified_name(network)}"}
+        settings = own | settings
         start = None if init is None else pretrained(init, network)
-        chosen = configuration(name_of(data), recipe, method, case, scale, config, start, **own, **settings)
+        if data is not None and name_of(data) and config is None and case is None and recipe in (None, AUTO):
+            config = automatic(data, settings, told, start)
+        chosen = configuration(name_of(data), recipe, method, case, scale, config, start, **settings)
         if not chosen.data:
             if resume:
                 run.check_started()
@@ -84,8 +88,39 @@ def pretrain(
                 "say which images to learn from, such as a folder: `us3l.pretrain('photos/', out='runs/photos')`; "
                 "for a first try without any, take 'digits'"
             )
-    train(chosen, run, data, resume, progress_of(progress), start)
+    train(chosen, run, data, resume, told, start)
     return run
+
+
+def automatic(
+    data: Data, settings: Mapping[str, Any], progress: Progress, start: Pretrained | None = None
+) -> RunConfig:
+    """The settings that `recipe="auto"` means for some images on this computer; it is said why.
+
+    Args:
+        data: See `pretrain`.
+        settings: Those that are given, by their bare names.
+        progress: Told what is chosen.
+        start: A pretrained network, which decides about the network.
+    """
+    from us3l.data.named import recommended_recipe
+
+    if made_for := recommended_recipe(name_of(data)):
+        progress.say(f"recipe {made_for}, which is made for {data}; for another: `recipe=NAME`")
+        return RunConfig("", named(made_for))
+    from us3l.training.automatic import choose
+    from us3l.training.facts import look
+
+    config = RunConfig("", named("photos"))
+    checked = dict(values(changed(config if start is None else start.configure(config), **settings)))
+    decided = () if start is None else ("init", "backbone", "base", "stem")
+    given = {name: checked[name] for name in (*settings, *decided)}
+    choice = choose(look(data, given, progress), given)
+    for line in (choice.what, choice.why, choice.otherwise):
+        progress.say(line)
+    for line in choice.warnings:
+        progress.say(line, style="yellow")
+    return choice.config
 
 
 def train(
@@ -183,11 +218,12 @@ def configuration(
     **settings: Any,
 ) -> RunConfig:
     """All settings of a run: see `pretrain`."""
-    suited = "mini"
+    recipe = None if recipe == AUTO else recipe
+    made_for = None
     if data:
         from us3l.data.named import recommended_recipe
 
-        suited = recommended_recipe(data)
+        made_for = recommended_recipe(data)
     if isinstance(config, RunConfig):
         chosen = config
     elif config is not None:
@@ -197,7 +233,7 @@ def configuration(
             raise UserError(f"there is no file {config}")
         chosen = read_config(Path(config), RunConfig)
     else:
-        chosen = RunConfig("", named(recipe or suited))
+        chosen = RunConfig("", named(recipe or made_for or "mini"))
     if data:
         chosen = replace(chosen, data=data, data_path="")
     if method:
@@ -205,7 +241,7 @@ def configuration(
     if case:
         from us3l.paper.cases import case as row
 
-        given = recipe is not None or config is not None or suited != "mini"
+        given = recipe is not None or config is not None or made_for not in (None, "mini")
         applied = row(case).apply(chosen.recipe) if given else row(case).at_scale(scale)
         chosen = replace(chosen, recipe=applied)
     if init is not None:

@@ -1,0 +1,243 @@
+"""`recipe="auto"`: the settings that fit some images and a computer, as a function of facts about both.
+
+Nothing is looked at or printed here: see `facts.py`, and `automatic` in `us3l/verbs/pretraining.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import median
+from typing import Any
+
+from us3l.data.keeping import kept_bytes
+from us3l.devices import Device, Precision
+from us3l.training.recipes import Recipe, named, times
+from us3l.training.run import Machine, RunConfig
+
+TINY = 32
+"""Pixels: pictures up to this side are trained on by the recipe "mini", on any device."""
+CPU_SIZES = (96, 64, 56, 48, 40)
+GPU_SIZES = (224, 192, 160, 128, *CPU_SIZES)
+"""Sides of views to choose from, the best first: the largest that the images have, and that fits into memory."""
+FEW, MANY = 1_000, 500_000
+"""Images: below the first, training from scratch gives little; from the second on, a GPU trains a ResNet-50."""
+CORE_BUDGET = 300_000
+"""Views of 32 pixels by the recipe "mini" that a core is asked for: about an hour and a half (docs/performance.md)."""
+GPU_VIEWS = 400 * 50_000
+"""Images that the paper's runs on CIFAR look at; those on ImageNet have 100 epochs."""
+MANY_CORES = 8
+"""From here on a CPU trains twice the channels."""
+BYTES = {
+    "resnet18": (450, 4_700), "resnet50": (1_800, 26_000), "mobilenet_v2": (1_650, 19_500),
+    "vit_tiny": (720, 10_200), "vit_small": (1_430, 20_400),
+}  # fmt: skip
+"""What a network with 64 channels keeps for the backward pass, per pixel of an image, with the stem "imagenet" and
+"cifar", in 32 bits (tests/training/test_automatic.py measures it)."""
+ALWAYS = 2**30  # bytes that a process takes without any images: libraries, weights, optimiser, teacher
+HEADROOM = 1.5  # beside what is kept for the backward pass: gradients, the teacher's activations, workspace
+CPU_SHARE, GPU_SHARE = 0.4, 0.75  # of the memory for a step; the rest is for images, and for others
+SMALLEST_BATCH = 64  # a smaller one is only chosen where nothing else fits
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known about some images and a computer."""
+
+    images: int
+    shapes: tuple[tuple[int, int], ...]
+    """Heights and widths of a sample; empty if none could be read."""
+    labelled: bool = False
+    cores: int = 2
+    memory: int | None = None
+    """Bytes that are free; None if the system does not say."""
+    device: Device = "cpu"
+    """The kind of device that trains; not "auto"."""
+    device_name: str = ""
+    device_memory: int | None = None
+    """Bytes that are free on a GPU."""
+    precision: Precision = "32-true"
+    """The arithmetic that suits the device: see `us3l.devices.precision_for`."""
+
+    @property
+    def side(self) -> int:
+        """The typical shorter side, in pixels."""
+        return round(median(map(min, self.shapes))) if self.shapes else 0
+
+    @property
+    def gpu(self) -> bool:
+        return self.device != "cpu"
+
+    @property
+    def step_memory(self) -> float:
+        """Bytes that a step of training may take."""
+        if self.gpu and self.device_memory is not None:
+            return GPU_SHARE * self.device_memory
+        return math.inf if self.memory is None else CPU_SHARE * self.memory
+
+    def __str__(self) -> str:
+        """
+        >>> print(Situation(4_000, ((600, 800),), cores=2, memory=2**34))
+        4,000 images of about 800 x 600 pixels, without labels; a CPU with 2 cores, 16.0 GiB of memory free
+        """
+        height, width = (round(median(sides)) for sides in zip(*self.shapes, strict=True)) if self.shapes else (0, 0)
+        sides = f"of about {width} x {height} pixels" if self.shapes else "of unknown size"
+        computer = f"a GPU ({self.device_name or self.device})" if self.gpu else f"a CPU with {self.cores} cores"
+        free = self.device_memory if self.gpu else self.memory
+        room = "" if free is None else f", {free / 2**30:.1f} GiB of memory free"
+        return f"{self.images:,} images {sides}, with{'' if self.labelled else 'out'} labels; {computer}{room}"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The settings that fit, and why."""
+
+    name: str
+    """The recipe that they begin with."""
+    config: RunConfig
+    why: str
+    """One line about the images and the computer."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """One line about the settings."""
+        recipe = self.config.recipe
+        return (
+            f"recipe {self.name}: {recipe.network.backbone} with {recipe.network.base} channels at first, views of "
+            f"{recipe.views.size} pixels, batches of {recipe.batch_size}, {count(recipe.epochs, 'epoch')}, "
+            f"precision {self.config.machine.precision}"
+        )
+
+    @property
+    def otherwise(self) -> str:
+        """One line about how to change them."""
+        return (
+            "to change it: `size=N`, `base=N`, `batch_size=N`, `epochs=N`, or `recipe=NAME` (us3l recipes lists them); "
+            "how long it takes is measured on the first steps"
+        )
+
+
+def choose(facts: Situation, given: Mapping[str, Any] | None = None) -> Fit:
+    """The settings that fit.
+
+    Args:
+        facts: About the images and the computer.
+        given: Settings by their bare names that are not to be chosen.
+
+    >>> choice = choose(Situation(4_000, ((600, 800),), cores=2, memory=2**34))
+    >>> choice.name, choice.config.recipe.views.size, choice.config.recipe.batch_size
+    ('mini-photos', 96, 128)
+    """
+    given = given or {}
+    sizes = (given["size"],) if given.get("size") else _sizes(facts)
+    name = "mini" if sizes[0] <= TINY else "photos" if facts.gpu else "mini-photos"
+    machine = Machine(precision=facts.precision)
+    for candidate in _candidates(named(name), sizes, facts, given, name):
+        config = _with_given(candidate, machine, given)
+        if step_bytes(config) <= facts.step_memory:
+            break
+    recipe = config.recipe
+    if "epochs" not in given and name != "mini":
+        recipe = replace(recipe, epochs=_epochs(recipe, facts))
+    images, bound = kept_bytes(facts.shapes, facts.images, recipe.views), config.machine.memory_gib * 2**30
+    streams = config.machine.stream or images > min(bound, math.inf if facts.memory is None else facts.memory // 2)
+    if streams and images <= bound:
+        config = replace(config, machine=replace(config.machine, stream=True))
+    config = replace(config, recipe=recipe)
+    return Fit(name, config, f"because: {facts}{_why(name, facts, given, streams)}", _warnings(config, facts, given))
+
+
+def step_bytes(config: RunConfig) -> float:
+    """An estimate of the memory that a step takes on one device, on the careful side."""
+    recipe, machine = config.recipe.settled(), config.machine
+    network, size = recipe.network, recipe.views.size
+    per_pixel = 12 + BYTES.get(network.backbone, BYTES["resnet50"])[network.stem == "cifar"] * network.base / 64
+    per_image = 2 * per_pixel * size**2 * (1.0 if machine.precision == "32-true" else 0.6)
+    return ALWAYS + HEADROOM * per_image * recipe.batch_size / (machine.devices * machine.accumulate)
+
+
+def count(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> count(1, "epoch"), count(2, "epoch")
+    ('1 epoch', '2 epochs')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _sizes(facts: Situation) -> tuple[int, ...]:
+    """The sides of views that the images are large enough for, the best first."""
+    sizes = GPU_SIZES if facts.gpu else CPU_SIZES
+    return tuple(size for size in sizes if size <= facts.side) or (TINY,)
+
+
+def _candidates(
+    start: Recipe, sizes: tuple[int, ...], facts: Situation, given: Mapping[str, Any], name: str
+) -> Iterator[Recipe]:
+    """Recipes, the best first: smaller batches before smaller views and networks, tiny batches at last."""
+    backbones = ("resnet50", "resnet18") if name == "photos" and facts.images >= MANY else (start.network.backbone,)
+    base = 2 * start.network.base if name == "mini-photos" and facts.cores >= MANY_CORES else start.network.base
+    most = start.batch_size if name == "mini" else max(SMALLEST_BATCH, facts.images // 4)
+    batches = [batch for halvings in range(5) if (batch := start.batch_size // 2**halvings) <= most]
+    good = [given["batch_size"]] if "batch_size" in given else [one for one in batches if one >= SMALLEST_BATCH]
+    small = [] if "batch_size" in given else batches[len(good) :]
+    last = ((backbones[-1], sizes[-1], batch) for batch in small)
+    for backbone, size, batch in (*product(backbones, sizes, good), *last):
+        share = 1 if "batch_size" in given else batch / start.batch_size
+        yield replace(
+            start,
+            network=replace(start.network, backbone=backbone, base=base),
+            views=replace(start.views, size=size),
+            batch_size=batch,
+            optimiser=replace(start.optimiser, lr=times(start.optimiser.lr, share)),
+        )
+
+
+def _with_given(recipe: Recipe, machine: Machine, given: Mapping[str, Any]) -> RunConfig:
+    """The settings with those of the user that decide about memory."""
+    own = {name: given[name] for name in ("backbone", "base", "stem") if given.get(name)}
+    computed = {name: given[name] for name in ("devices", "accumulate", "memory_gib", "stream") if name in given}
+    if given.get("precision", "auto") != "auto":
+        computed["precision"] = given["precision"]
+    epochs = given.get("epochs", recipe.epochs)
+    recipe = replace(recipe, network=replace(recipe.network, **own), epochs=epochs)
+    return RunConfig("", recipe, replace(machine, **computed))
+
+
+def _epochs(recipe: Recipe, facts: Situation) -> int:
+    """On a GPU as many as in the paper for this many images; on a CPU as many as its cores are asked for."""
+    if facts.gpu:
+        return min(400, max(100, GPU_VIEWS // facts.images))
+    settled = recipe.settled()
+    side = settled.views.size / (1 if settled.network.stem == "cifar" else 4)  # of the first stage
+    cost = (side / 32) ** 2 * (recipe.network.base / 16) ** 2
+    return min(200, max(1, round(CORE_BUDGET * facts.cores / (cost * facts.images))))
+
+
+def _why(name: str, facts: Situation, given: Mapping[str, Any], streams: bool) -> str:
+    reasons = {
+        "mini": "pictures this small need no larger network",
+        "mini-photos": f"views of this size and this many epochs are what {count(facts.cores, 'core')} can train",
+        "photos": "epochs are the paper's for this many images, the batch is one that fits into the GPU's memory",
+    }
+    found = [] if {"size", "epochs", "batch_size"} & given.keys() else [reasons[name]]
+    found += ["the images do not fit into memory, so they are read while training"] if streams else []
+    return "".join(f"; {reason}" for reason in found)
+
+
+def _warnings(config: RunConfig, facts: Situation, given: Mapping[str, Any]) -> tuple[str, ...]:
+    found = []
+    if facts.images < FEW and not given.get("init"):
+        found.append(
+            f"{count(facts.images, 'image')}: a network that starts from scratch learns little from so few. Start from "
+            "a pretrained one (`init=WHAT`), or add images of the same kind, which need no labels: a thousand or more"
+        )
+    if (needed := step_bytes(config)) > facts.step_memory:
+        found.append(
+            f"a step may need {needed / 2**30:.1f} GiB, and {facts.step_memory / 2**30:.1f} GiB are there for it: "
+            "lower `size`, `base` or `batch_size`, or compute batches in parts (`accumulate=2`)"
+        )
+    return tuple(found)
