@@ -76,7 +76,7 @@ def open_images(
         return _part(data, split, limit)
     files = find(data, split, limit, root, progress)
     if stream or (memory is not None and size is not None and files.nbytes(size) > memory):
-        progress.say(f"{files.name}: {len(files):,} images, read anew whenever they are needed")
+        progress.say(f"{files.name}: {len(files):,} images, read as they are needed")
         return files
     return _decoded(files, size, progress, exact)
 
@@ -113,7 +113,7 @@ def open_for_training(
     files = find(data, "pretrain", limit, None, progress)
     small = not stream and are_small(files, views)
     if stream or (files.nbytes(views.size) if small else kept_bytes(files, views)) > memory:
-        progress.say(f"{files.name}: {len(files):,} images, read anew whenever they are needed")
+        progress.say(f"{files.name}: {len(files):,} images, read as they are needed")
         return files
     if small:
         return _decoded(files, views.size, progress, exact=True)
