@@ -82,7 +82,7 @@ def diverged(step: int, recipe: Recipe, run: Run) -> str:
 
 
 def going_on(run: Run) -> str:
-    return f". Go on with: `us3l.pretrain(out={str(run.folder)!r}, resume=True)`"
+    return f". Continue with: `us3l.pretrain(out={str(run.folder)!r}, resume=True)`"
 
 
 def last_good(run: Run) -> str:

@@ -133,7 +133,7 @@ def train_detector(
         progress(plan.steps, trainer.losses)
         if stopping and trainer.step < plan.steps:
             raise Interrupted(
-                f"stopped after step {trainer.step} of {plan.steps}; the state is saved in {path}. Go on with the same "
+                f"stopped after step {trainer.step} of {plan.steps}; the state is saved in {path}. Continue with the same "
                 "settings and `resume=True`"
             )
     return trainer
