@@ -32,7 +32,7 @@ def calibrate(
         net: The network, which gets the statistics; its weights stay as they are.
         images: Preprocessed: one tensor, or batches as a loader gives them (of pairs, the first is taken).
         widths: Which widths (default: every distinct network).
-        batch_size: The images are grouped anew into batches of this size, so that the loader's does not matter.
+        batch_size: The images are regrouped into batches of this size, so the batch size of the loader does not matter.
         progress: Called with a number of images each time that networks have seen a batch, once for each of them.
     """
     if isinstance(widths, int | float):

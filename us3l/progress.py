@@ -156,7 +156,7 @@ class Counting:
 
 
 def redraws(console: Console) -> bool:
-    """Whether lines that were printed can be drawn anew: in a terminal, unless it says that it cannot (TERM=dumb)."""
+    """Whether lines that were printed can be drawn again: in a terminal, unless it says that it cannot (TERM=dumb)."""
     return console.is_terminal and not console.is_dumb_terminal
 
 

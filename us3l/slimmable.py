@@ -193,7 +193,7 @@ class Slimmable(nn.Module):
     def bind(self, width: Width) -> Callable[[Tensor], Tensor]:
         """The network of that width as a function; it slices the weights once for any number of batches.
 
-        Where gradients are recorded, it has the weights of this moment: bind anew after each update.
+        Where gradients are recorded, it has the weights of this moment: bind again after each update.
 
         Args:
             width: A number, or one for each stage.
@@ -249,7 +249,7 @@ class Slimmable(nn.Module):
             width: A number, or one for each stage.
 
         Returns:
-            The same module each time, until the width is calibrated anew or the weights move.
+            The same module each time, until the width is calibrated again or the weights change.
         """
         signature = self.signature(width)
         statistics = self._trusted_statistics(signature)

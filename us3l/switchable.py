@@ -41,7 +41,7 @@ class SwitchableNorms(nn.ModuleList):
 
     @torch.no_grad()
     def reset(self, leading: Callable[[float], dict[str, Tensor]]) -> None:
-        """Start anew from the full network's norms."""
+        """Start again from the full network's norms."""
         for width in self.names:
             blocks = leading(width)
             for name, tensor in self.of(width).items():

@@ -126,7 +126,7 @@ def test_a_request_to_stop_saves(model, tmp_path, number):
     finally:
         process.kill()
     assert process.returncode == 130, errors
-    assert "Go on with the same settings and --resume" in errors
+    assert "Continue with the same settings and --resume" in errors
     assert "Traceback" not in errors
     assert 0 < len(torch.load(state, weights_only=True)["losses"]) < 4000
 

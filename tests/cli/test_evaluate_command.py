@@ -93,7 +93,7 @@ def test_from_files_as_from_memory(run, photos, capsys):
     for option in (["--stream"], ["--memory-gib", "0.000001"]):
         evaluate(run, *arguments, *option)
         output = capsys.readouterr().out
-        assert "read anew whenever they are needed" in output
+        assert "read as they are needed" in output
         assert "broken.jpg" in output
         assert read(run, "photos")["scores"] == memory["scores"]
     assert Preprocessing.usual(8).resize == 8

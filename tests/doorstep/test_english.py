@@ -12,6 +12,11 @@ INSTEAD = {
     r"(?<!there )\bis no (?:width|bundle|folder|file|run|image|network)\b": "is not a ...",
     r"\b(?:row|line|images?|ms|widths|update|labels?|one|thread) an? (?:image|width|step|class|batch|request)\b": "per",
     r"\bto be had\b": "available",
+    r"\banew\b": "again",
+    r"\bmend(?:s|ed)?\b": "repair, fix",
+    r"\botherwise than\b": "unlike",
+    r"\bto be seen\b": "visible",
+    r"\bintervals? of 95 %": "95 % interval",
 }
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "us3l").rglob("*.py")]
 

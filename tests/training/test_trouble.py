@@ -217,7 +217,7 @@ def test_too_little_memory(tmp_path, at_step):
         error.value
     )
     assert "`accumulate=2`, `precision='bf16-mixed'`" in str(error.value)
-    assert "or with `stream=True`, so that the images do not lie on the device" in str(error.value)
+    assert "or with `stream=True`, so that the images are not kept on the device" in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -1,7 +1,7 @@
 """Photographs in memory, as large as the crops of training need them.
 
-Views of them come about as those of streamed images do, from the same random numbers: only that they are not decoded
-anew. Where an image is not larger than what crops need, they are the same to the bit.
+Views are made as for streamed images, from the same random numbers, but without decoding the images again. Where an
+image is not larger than what crops need, the views are the same to the bit.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def open_images(
         return _part(data, split, limit)
     files = find(data, split, limit, root, progress)
     if stream or (memory is not None and size is not None and files.nbytes(size) > memory):
-        progress.say(f"{files.name}: {len(files):,} images, read anew whenever they are needed")
+        progress.say(f"{files.name}: {len(files):,} images, read as they are needed")
         return files
     return _decoded(files, size, progress, exact)
 
@@ -113,7 +113,7 @@ def open_for_training(
     files = find(data, "pretrain", limit, None, progress)
     shapes = [] if stream else files.shapes()
     if stream or kept_bytes(shapes, len(files), views) > memory:
-        progress.say(f"{files.name}: {len(files):,} images, read anew whenever they are needed")
+        progress.say(f"{files.name}: {len(files):,} images, read as they are needed")
         return files
     if are_small(shapes, views):
         return _decoded(files, views.size, progress, exact=True)

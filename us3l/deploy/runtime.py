@@ -62,7 +62,8 @@ class Runtime:
     """Embeds or classifies images at the width that each request asks for, from any number of threads.
 
     PyTorch runs every width on one copy of weights; ONNX Runtime and OpenVINO run the widths of a bundle (of a run:
-    that in its export folder). After a fork, a runtime of one thread goes on; one of several must be made anew.
+    that in its export folder). After a fork, a runtime with one thread still works; with several threads, create a new
+    one.
 
     Args:
         model: a `Slimmable`, the folder of a run or of a model, or that of a bundle.

@@ -92,7 +92,7 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[Run | str | Path], data: str | None = None, metric: str | None = None) -> Comparison:
-    """Read what evaluations of several runs found; nothing is computed anew.
+    """Read what evaluations of several runs found; nothing is computed again.
 
     Args:
         runs: Their folders, the one to compare with first.

@@ -43,7 +43,7 @@ def evaluate_frozen(
         size: Show the network images of another size than its own.
         floor: Also evaluate the same network untrained.
         label_shares: Also learn probes from these shares of every class's labels.
-        seeds: Choose the labels of each share anew this many times.
+        seeds: Repeat the choice of labels for each share this many times.
         progress: Called with each number of images embedded, of `images_to_embed(...)` in all.
     """
     for share in label_shares:

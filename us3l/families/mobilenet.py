@@ -70,7 +70,7 @@ class MobileNetFamily(Backbone):
         return {"backbone": "mobilenet_v2", "base": 2 * stem[0]}
 
     def translate(self, name: str) -> str:
-        """timm names the same network otherwise than torchvision."""
+        """timm uses other names for the same network than torchvision."""
         head, *inner, leaf = name.split(".")
         if head in TIMM_ENDS and not inner:
             return f"features.{TIMM_ENDS[head]}.{leaf}"

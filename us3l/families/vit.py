@@ -107,7 +107,7 @@ class ViTFamily(Backbone):
         return {"backbone": name, "patch": patch, "depth": depth, **sizes}
 
     def translate(self, name: str) -> str:
-        """torchvision names the same network otherwise than timm."""
+        """torchvision uses other names for the same network than timm."""
         return self.translated(name)
 
     @staticmethod

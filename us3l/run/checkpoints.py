@@ -60,7 +60,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], list[str]]:
             return read_state(path), problems
         except Exception as error:  # torch raises errors of many kinds on damaged files
             problems.append(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}")
-    raise UserError("; ".join(problems) or f"there is no checkpoint in {folder}: start the run anew")
+    raise UserError("; ".join(problems) or f"there is no checkpoint in {folder}: start the run again")
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -23,6 +23,6 @@ def check_damaged(name: str, damaged: Sequence[str], limit: int) -> None:
     """A `UserError` when more images than allowed cannot be read."""
     if len(damaged) > limit:
         raise UserError(
-            f"{name}: {len(damaged)} images cannot be read, such as {damaged[-1]}; mend or remove them, or allow more "
-            f"than {limit} (`max_bad_images`)"
+            f"{name}: {len(damaged)} images cannot be read, such as {damaged[-1]}; repair or remove them, or allow "
+            f"more than {limit} (`max_bad_images`)"
         )

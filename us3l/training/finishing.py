@@ -35,13 +35,13 @@ def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable
     """Calibrate and save what the run is to leave: the network's model, its teacher's, or both.
 
     Args:
-        trainer: All of whose steps are made.
+        trainer: It has made all its steps.
         run: Where the models go.
         display: Tells how far it is.
         asked_to_stop: Looked at between batches.
 
     Raises:
-        Interrupted: It was asked to stop. A resumed run collects the statistics anew.
+        Interrupted: It was asked to stop. A resumed run collects the statistics again.
         UserError: A network is not finite.
     """
     product, promised = trainer.recipe.objective.product, {}

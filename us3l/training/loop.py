@@ -65,7 +65,7 @@ def pretrain(
         config: All settings.
         run: Where everything goes; it knows the family of a network of the user's own.
         data: Opens the images, in every process.
-        resume: Go on with the run, if it was started.
+        resume: Continue the run, if it was started.
         progress: Hears how it goes.
         source: The pretrained network that a run begins with, if any.
 

@@ -50,11 +50,11 @@ def out_of_memory(error: Exception) -> bool:
 def short_of_memory(config: RunConfig, run: Run) -> str:
     recipe, machine = config.recipe, config.machine
     lower = "" if machine.precision != "32-true" else ", `precision='bf16-mixed'`"
-    again = "Go on with `resume=True` and" if run.started else "Start it again with"
-    stream = "" if machine.stream else ", or with `stream=True`, so that the images do not lie on the device"
+    again = "Continue with `resume=True` and" if run.started else "Start it again with"
+    stream = "" if machine.stream else ", or with `stream=True`, so that the images are not kept on the device"
     return (
         f"out of memory with batches of {recipe.batch_size} images of {recipe.views.size} pixels; {last_good(run)}. "
-        f"{again} `accumulate={2 * machine.accumulate}`{lower}, or start anew with a lower `batch_size`, `size`, "
+        f"{again} `accumulate={2 * machine.accumulate}`{lower}, or start a new run with a lower `batch_size`, `size`, "
         f"`base` or `hidden`{stream}"
     )
 
@@ -76,13 +76,13 @@ def not_finite(step: int, losses: list[float], config: RunConfig, run: Run) -> s
 def diverged(step: int, recipe: Recipe, run: Run) -> str:
     return (
         f"after step {step} the network's weights or features are not finite, so no model is saved; its checkpoints "
-        f"stay in {run.checkpoints}. The learning rate is too high (`lr={recipe.optimiser.lr:g}`): start anew with a "
-        "lower one"
+        f"stay in {run.checkpoints}. The learning rate is too high (`lr={recipe.optimiser.lr:g}`): start a new run "
+        "with a lower one"
     )
 
 
 def going_on(run: Run) -> str:
-    return f". Go on with: `us3l.pretrain(out={str(run.folder)!r}, resume=True)`"
+    return f". Continue with: `us3l.pretrain(out={str(run.folder)!r}, resume=True)`"
 
 
 def last_good(run: Run) -> str:

@@ -46,7 +46,7 @@ def evaluate(
         data_root: where data sets that have a name lie (default: the environment's US3L_DATA, else ./data).
         train_images: learn from only this many images (default: all, or the number that the run itself used).
         test_images: test on only this many images, the same number per class (default: all).
-        stream: decode images anew whenever they are needed, also if they would fit into memory.
+        stream: decode images as they are needed, even if they would fit into memory.
         memory_gib: memory for decoded images; larger sets are streamed.
         weights: "teacher" for those of a run's momentum teacher, whose results are kept apart, in teacher/; "student"
             for the trained network's (default: those of the run's model). A model that the run did not keep is made of

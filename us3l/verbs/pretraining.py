@@ -47,7 +47,7 @@ def pretrain(
     Args:
         data: a folder of images, parquet files or shards by their path, a known name, a list of image files, pixels
             (a uint8 tensor, N x 3 x H x W), or a data set of torch.
-        out: the run's folder, made anew.
+        out: the run's folder, which must not exist yet.
         recipe: a named recipe, see `us3l recipes`; "auto", the default, chooses what fits the images and the computer,
             and says why. `settings` are left as they are given.
         method: a named method instead of US3L, such as "us-simsiam".

@@ -59,7 +59,7 @@ def detect_objects(
         settings: How the detector is built, trained and tested.
         data_root: Where voc and coco lie (default: the environment's US3L_DATA, else ./data).
         out: Folder for the results (default: detect/ in the run's folder).
-        resume: Go on with a training that was stopped; the settings must be the same.
+        resume: Continue a training that was stopped; the settings must be the same.
         overwrite: Replace earlier results of this data and width.
         progress: Told the plan, losses, how far it is, and what cannot be used.
 

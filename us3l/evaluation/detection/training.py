@@ -133,8 +133,8 @@ def train_detector(
         progress(plan.steps, trainer.losses)
         if stopping and trainer.step < plan.steps:
             raise Interrupted(
-                f"stopped after step {trainer.step} of {plan.steps}; the state is saved in {path}. Go on with the same "
-                "settings and `resume=True`"
+                f"stopped after step {trainer.step} of {plan.steps}; the state is saved in {path}. Continue with the "
+                "same settings and `resume=True`"
             )
     return trainer
 
