@@ -174,7 +174,7 @@ def test_nonsense_is_refused():
         ({"teacher_temperature": 0.0}, "must be positive"),
         ({"alpha_ramp": (0.6, 0.5)}, "two shares of training in order"),
         ({"own": 0.6, "relations": 0.5}, "together at most 1"),
-        ({"own": -0.1}, "from 0 on"),
+        ({"own": -0.1}, "not negative"),
         ({"own": 0.5, "distill_loss": "own", "head": "none"}, "set own=0"),
         ({"wider_teaches": True, "own": 1.0, "head": "none"}, "needs something to teach"),
         ({"own": 0.5, "relations": 0.5}, "own \\+ relations below 1; or head='none'"),
