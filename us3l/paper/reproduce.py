@@ -10,6 +10,7 @@ from typing import Any
 
 from us3l.errors import UserError
 from us3l.objective.sampling import sample_widths
+from us3l.objective.scaling import memory
 from us3l.paper.cases import TABLES, Case, case, cases
 from us3l.paper.scales import Scale
 from us3l.paper.tables import Row, table
@@ -28,13 +29,14 @@ PLUS = Case("us3l-plus", "cifar-resnet18", "us3l-plus")
 TAKEN_AWAY: dict[str, dict[str, Any]] = {
     "imitation by MSE instead of InfoNCE": {"distill_loss": "mse"},
     "one update per batch instead of one per width": {"update": "per-batch"},
+    "the full network's crops instead of gentle ones": {"sub_crop": None},
+    "with dynamic sampling": {"max_first": True, "gradual": True},
     "no head of the sub-networks' own": {"head": "none"},
     "no momentum teacher": {"momentum_base": False, "momentum_sub": False},
-    "teacher's momentum 0.99 instead of its share of the run": {"teacher_momentum": 0.99},
-    "no dynamic sampling": {"max_first": False, "gradual": False},
+    "a teacher's memory as short as the paper's": {"teacher_memory": memory(0.99, 38_800)},
     "no group regularisation": {"alpha": 0.0},
 }
-"""What US3L-plus is without each of its ingredients."""
+"""What US3L-plus is with each of its ingredients taken away or put back."""
 UNTOLD = ("Once Training", "Training Cost", "Expected forward number", "Case", "Avg.", "1.0x diff", "Model Type")
 OWN = {
     "every-width": "networks trained alone, US+SimCLR, the paper's US3L and US3L-plus",
