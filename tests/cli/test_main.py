@@ -22,6 +22,7 @@ from us3l.cli.profile import ProfileCommand
 from us3l.cli.report import Report
 from us3l.files import read_json
 from us3l.run import Run
+from us3l.run.config import write_config
 from us3l.training.recipes import RECIPES
 from us3l.training.run import config_of
 
@@ -239,12 +240,16 @@ def test_the_first_help_of_pretrain_is_short_and_names_settings_that_exist(capsy
     assert len(helped(capsys, "pretrain", "--help-all")) > 150
 
 
+def only_write_settings(config, run, *_):
+    write_config(run.config_file, config)
+
+
 @pytest.mark.parametrize(
     ("settings", "width"), [("", 0.5), ("--min-width 0.6", 0.6), ("--method byol --individual 0.5", 1.0)]
 )
 def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch, settings, width):
     """And what it says can be said."""
-    monkeypatch.setattr("us3l.training.loop.pretrain", lambda *_: None)
+    monkeypatch.setattr("us3l.training.loop.pretrain", only_write_settings)
     assert main(["pretrain", "digits", "--out", str(tmp_path / "a run"), *settings.split()]) == 0
     said = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  us3l ")]
     assert [shlex.split(line)[1:3] for line in said] == [
@@ -259,9 +264,19 @@ def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch, set
 
 def test_the_stem_goes_by_the_size(tmp_path, capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, *_: asked.append(config.recipe))
+    image = Image.new("RGB", (240, 240))
+    (tmp_path / "photos").mkdir()
+    image.save(tmp_path / "photos" / "one.jpg")
+    monkeypatch.chdir(tmp_path)
+
+    def asks(config, run, *_):
+        asked.append(config.recipe)
+        write_config(run.config_file, config)
+
+    monkeypatch.setattr("us3l.training.loop.pretrain", asks)
     for size, more, stem in [(32, [], "cifar"), (224, [], "imagenet"), (224, ["--stem", "cifar"], "cifar")]:
-        assert main(["pretrain", "photos", "--out", str(tmp_path / "run"), "--size", str(size), *more]) == 0
+        out = str(tmp_path / f"run{len(asked)}")
+        assert main(["pretrain", "photos", "--out", out, "--size", str(size), *more]) == 0
         assert asked[-1].network.stem == stem
         assert ("images of 224 pixels" in capsys.readouterr().out) == (stem == "imagenet")
 

@@ -10,6 +10,7 @@ from PIL import Image
 from tests.made_runs import make_run
 from us3l.cli import report
 from us3l.cli.main import main
+from us3l.run.config import write_config
 
 TINY = "--max-steps 4 --batch-size 8 --base 8 --size 8 --calibration 8 --accelerator cpu".split()
 TINY += "--hidden 16 --predictor 16 --dim 8".split()
@@ -152,11 +153,11 @@ def test_only_the_first_process_makes_the_page(tmp_path, monkeypatch, capsys):
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
     made: list[Path] = []
-    monkeypatch.setattr("us3l.training.loop.pretrain", lambda *_: None)
+    monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, run, *_: write_config(run.config_file, config))
     monkeypatch.setattr("us3l.cli.report.after", made.append)
-    for rank, pages in ((1, []), (0, [tmp_path])):
+    for rank, pages in ((1, []), (0, [tmp_path / "0"])):
         monkeypatch.setattr(rank_zero_only, "rank", rank)
-        assert main(["pretrain", "digits", "--out", str(tmp_path)]) == 0
+        assert main(["pretrain", "digits", "--out", str(tmp_path / str(rank))]) == 0
         assert made == pages
         assert ("What next" in capsys.readouterr().out) == (rank == 0)
 

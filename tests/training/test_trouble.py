@@ -120,7 +120,7 @@ def test_a_run_that_does_not_start_leaves_nothing(tmp_path):
 def test_resuming_nothing_starts_when_it_is_known_on_what(tmp_path, capsys, monkeypatch):
     started = []
 
-    def trained(config, run, images, resume, progress):  # noqa: ARG001
+    def trained(config, run, images, resume, *_):  # noqa: ARG001
         started.append((config.data, resume))
 
     with monkeypatch.context() as patched:

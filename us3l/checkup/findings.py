@@ -92,6 +92,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Recommendation:
+    """A setting that suits the machine, and why."""
+
     setting: str
     value: str
     why: str

@@ -114,7 +114,7 @@ def time_loader(recipe: Recipe, files: ImageFiles, batch: int, device: torch.dev
 
 
 def memory_now(device: torch.device) -> float | None:
-    """Bytes in use on the device, whose peak is counted anew from now on; on a CPU those of the process."""
+    """Bytes in use on the device, whose peak is counted from now on; on a CPU those of the process."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return float(torch.cuda.memory_allocated(device))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
 
 from us3l.cli.parse import parse
 from us3l.devices import Device
@@ -29,11 +31,11 @@ class Doctor:
 
     out: Path = Path("us3l-doctor.json")
     """The file; that of an earlier checkup is replaced."""
-    device: Device = "auto"
-    """Which device: "auto" is a CUDA device, else Apple's MPS, else the CPU."""
+    device: Annotated[Device, tyro.conf.arg(metavar="DEV")] = "auto"
+    """Which device: cpu, cuda or mps; auto is a CUDA device, else Apple's MPS, else the CPU."""
     recipe: str | None = None
     """Whose steps are timed (default: mini on a CPU, imagenet-resnet18 elsewhere)."""
-    seconds: float = 5.0
+    seconds: Annotated[float, tyro.conf.arg(metavar="S")] = 5.0
     """Time for each of the measurements, about."""
 
 
