@@ -19,6 +19,7 @@ from us3l.errors import UserError
 from us3l.progress import Screen
 from us3l.run import Run
 from us3l.run.checkpoints import MARK, TRAILER, load_checkpoint, save_checkpoint
+from us3l.run.config import write_config
 from us3l.stopping import Interrupted
 from us3l.training import loop
 from us3l.training.recipes import Network, named
@@ -122,12 +123,13 @@ def test_resuming_nothing_starts_when_it_is_known_on_what(tmp_path, capsys, monk
 
     def trained(config, run, images, resume, *_):  # noqa: ARG001
         started.append((config.data, resume))
+        write_config(run.config_file, config)
 
     with monkeypatch.context() as patched:
         patched.setattr("us3l.training.loop.pretrain", trained)
         assert main(["pretrain", "--out", str(tmp_path / "run"), "--resume"]) == 2
         assert "is not a run" in capsys.readouterr().err
-        assert main(["pretrain", "digits", "--out", str(tmp_path / "run"), "--resume"]) == 0
+        assert main(["pretrain", "digits", "--out", str(tmp_path / "other"), "--resume"]) == 0
     assert started == [("digits", True)]
     assert "resume" not in pretrain(tmp_path / "run", resume=True)
     assert Run(tmp_path / "run").finished
