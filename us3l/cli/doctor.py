@@ -12,7 +12,7 @@ from us3l.cli.parse import parse
 from us3l.devices import Device
 
 if TYPE_CHECKING:
-    from us3l.checkup.findings import Checkup, Inventory, Measured
+    from us3l.checkup.findings import Checkup
 
 
 @dataclass(frozen=True)
@@ -55,49 +55,16 @@ def main(arguments: list[str]) -> int:
 
 def lines(found: Checkup) -> list[str]:
     """What was found, for people."""
-    told = [*there(found.inventory), "", "checks against the CPU in double precision"]
+    from us3l.checkup.summary import inventory_lines, speed_lines
+
+    told = [*inventory_lines(found.inventory), "", "checks against the CPU in double precision"]
     for check in found.checks:
         within = "" if check.difference is None else f"  differs by {check.difference:.1e}, {check.tolerance:g} passes"
         told.append(
             f"  {'ok' if check.passed else 'FAILED':<8}{check.name}{within if check.passed else f': {check.detail}'}"
         )
-    told += ["", *speeds(found.measured), "", "recommended"]
+    told += ["", *speed_lines(found.measured), "", "recommended"]
     for each in found.recommendations:
         typed = f"{each.setting}={each.value}" if each.setting.isupper() else f"--{each.setting} {each.value}"
         told.append(f"  {typed.replace('_', '-') if typed.startswith('--') else typed}: {each.why}")
-    return told
-
-
-def there(inventory: Inventory) -> list[str]:
-    memory = [
-        f"{bytes_ / 2**30:.1f} GiB" if bytes_ else "?" for bytes_ in (inventory.memory, inventory.available_memory)
-    ]
-    installed = [name for name, missing in inventory.extras.items() if not missing]
-    lacking = [f"{name} (needs {', '.join(missing)})" for name, missing in inventory.extras.items() if missing]
-    return [
-        f"system      {inventory.system}",
-        f"processor   {inventory.processor}: {inventory.usable_cores} of {inventory.cores} cores may be used",
-        f"memory      {memory[0]}, {memory[1]} available",
-        *(
-            f"GPU         {gpu.name}, {gpu.memory / 2**30:.1f} GiB, capability {gpu.capability}"
-            for gpu in inventory.gpus
-        ),
-        f"device      {inventory.device}",
-        f"versions    {', '.join(f'{name} {number}' for name, number in inventory.versions.items())}",
-        f"extras      {', '.join(installed) or 'none'}; not installed: {', '.join(lacking) or 'none'}",
-        f"decoders    {', '.join(f'{kind}: {by}' for kind, by in inventory.decoders.items())}",
-    ]
-
-
-def speeds(measured: Measured) -> list[str]:
-    told = [f"speed of recipe {measured.recipe}, {measured.size} pixels, batches of {measured.batch}"]
-    told += [f"  a step in {name}: {speed:.1f} images/s" for name, speed in measured.steps.items()]
-    if measured.loader:
-        told.append(f"  reading JPEGs of 640 x 480, {measured.workers} processes: {measured.loader:.1f} images/s")
-    if measured.streamed and measured.waiting is not None:
-        told.append(
-            f"  training while reading: {measured.streamed:.1f} images/s, {measured.waiting:.0%} of the time waiting"
-        )
-    if measured.memory_per_image:
-        told.append(f"  peak memory of a step: {measured.memory_per_image * measured.batch / 2**30:.2f} GiB")
     return told

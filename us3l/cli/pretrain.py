@@ -18,8 +18,6 @@ from us3l.training.run import Machine, config_of
 from us3l.training.settings import values
 from us3l.verbs.pretraining import configuration
 
-HELP = Path(__file__).with_suffix(".txt")
-
 
 @dataclass(frozen=True)
 class Pretrain:
@@ -64,9 +62,10 @@ class Pretrain:
 
 def main(arguments: list[str]) -> None:
     if "-h" in arguments or "--help" in arguments:
-        print(HELP.read_text(encoding="utf-8"), end="")
+        print(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"), end="")
         return
-    command = parsed(["--help" if argument == "--help-all" else argument for argument in arguments])
+    arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
+    command = parse(Pretrain, "pretrain", arguments, defaults(arguments))
     from us3l.cli import report
     from us3l.cli.screen import CommandScreen
     from us3l.distributed.launching import is_first_rank
@@ -74,26 +73,12 @@ def main(arguments: list[str]) -> None:
 
     was_finished = command.out is not None and Run(command.out).finished
     screen = CommandScreen()
-    run = pretrain(
-        command.data,
-        command.out,
-        recipe=command.recipe_name,
-        method=command.method,
-        case=command.case,
-        scale=command.scale,
-        config=command.config,
-        resume=command.resume,
-        progress=screen if is_first_rank() else None,
-        **given(command, arguments),
-    )
+    chosen = {name: getattr(command, name) for name in ("method", "case", "scale", "config", "resume")}
+    settings = {"recipe": command.recipe_name, **chosen, **given(command, arguments)}
+    run = pretrain(command.data, command.out, progress=screen if is_first_rank() else None, **settings)
     if not was_finished and is_first_rank():
         report.after(run.folder)
         screen.say(next_steps(run.folder, config_of(run).recipe.network))
-
-
-def parsed(arguments: list[str]) -> Pretrain:
-    """The command, with the settings that `defaults` knows of before any image is looked at."""
-    return parse(Pretrain, "pretrain", arguments, defaults(arguments))
 
 
 def given(command: Pretrain, arguments: list[str]) -> dict[str, Any]:
