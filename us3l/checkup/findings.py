@@ -176,7 +176,7 @@ def own_names() -> list[str]:
 def anonymous(value: Any, names: Iterable[str]) -> Any:
     """A value without names in its texts, and with paths cut to their last part.
 
-    >>> anonymous({"detail": ["no file /home/ann/photos/cat.jpg on anns-pc"]}, ["ann", "anns-pc"])
+    >>> anonymous({"detail": ["no file /ann/photos/cat.jpg on anns-pc"]}, ["ann", "anns-pc"])
     {'detail': ['no file .../cat.jpg on ...']}
     """
     if isinstance(value, dict):

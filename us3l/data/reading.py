@@ -6,6 +6,7 @@ What an image looks like depends on (seed, epoch, the image) alone, never on the
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,7 +59,7 @@ class Read(NamedTuple):
     """The others, each with the reason."""
 
 
-class Reader(Dataset[Read | UserError]):
+class Reader(Dataset[Read | UserError], ABC):
     """Whole batches at a time, so that a parquet file's block is read once for all of its images in the batch."""
 
     fills = False
@@ -108,9 +109,9 @@ class Reader(Dataset[Read | UserError]):
                 indices[position], made[position] = other, instead[0]
                 return
 
+    @abstractmethod
     def cut(self, encoded: Encoded, epoch: int, index: int) -> Cuttings:
         """What a batch needs of one image: each kind of reader has its own."""
-        raise NotImplementedError
 
 
 class Squares(Reader):
