@@ -25,7 +25,7 @@ from us3l.evaluation.tasks import NINE_WIDTHS
 from us3l.objective.learner import Targets, detached
 from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable
-from us3l.training.recipes import CIFAR
+from us3l.training.recipes import CIFAR, Recipe
 from us3l.training.trainer import Trainer
 
 STEPS = 8  # two in each quarter of the schedule
@@ -33,28 +33,31 @@ BATCH = 64
 
 
 def rows() -> Iterator[Row]:
-    yield from against_simclr()
+    yield from against_simclr("us3l")
+    yield next(against_simclr("us3l-plus"))
     yield other_work()
     yield memory()
 
 
-def arithmetic(steps: int, seed: int) -> float:
+def arithmetic(recipe: Recipe, steps: int, seed: int) -> float:
     """Multiply-accumulates of a mean step over those of a plain one: networks by their widths squared, and a teacher
     that runs forward only, which is a third. Heads are left out."""
-    drawn = (sample_widths(CIFAR.objective, CIFAR.network.min_width, step, steps, seed) for step in range(steps))
+    drawn = (sample_widths(recipe.objective, recipe.network.min_width, step, steps, seed) for step in range(steps))
     return 1 / 3 + sum(width**2 for widths in drawn for width in widths) / steps
 
 
-def typical_seed(steps: int) -> int:
+def typical_seed(recipe: Recipe, steps: int) -> int:
     """So few steps draw widths that may be wide or narrow by chance; with this seed they are as in a long training."""
-    usual = arithmetic(10_000, seed=0)
-    return min(range(100), key=lambda seed: abs(arithmetic(steps, seed) - usual))
+    usual = arithmetic(recipe, 10_000, seed=0)
+    return min(range(100), key=lambda seed: abs(arithmetic(recipe, steps, seed) - usual))
 
 
-def trainer(batch: int = BATCH, steps: int = STEPS) -> Trainer:
+def trainer(batch: int = BATCH, steps: int = STEPS, method: str = "us3l") -> Trainer:
     torch.manual_seed(0)
     images = torch.randint(0, 256, (batch * 2, 3, 32, 32), dtype=torch.uint8)
-    recipe = replace(CIFAR, batch_size=batch, epochs=steps, max_steps=steps, seed=typical_seed(steps))
+    recipe = CIFAR.with_method(method)
+    seed = typical_seed(recipe, steps)
+    recipe = replace(recipe, batch_size=batch, epochs=steps, max_steps=steps, seed=seed)
     return Trainer(recipe, ImageSet("noise", images), Fabric(accelerator="cpu"))
 
 
@@ -88,8 +91,8 @@ def torchvision_resnet18() -> nn.Module:
     return network
 
 
-def against_simclr() -> Iterator[Row]:
-    ours = trainer()
+def against_simclr(method: str) -> Iterator[Row]:
+    ours = trainer(method=method)
     net = us3l.create("resnet18", stem="cifar")
     rivals: dict[str, Callable[[], object]] = {}
     for width in NINE_WIDTHS:
@@ -103,19 +106,19 @@ def against_simclr() -> Iterator[Row]:
 
     simclr = simclr_step(torchvision_resnet18(), 512)
     for step in range(STEPS):  # each of ours has a rival beside it, so that luck is even
-        rivals[f"us3l {step}"], rivals[f"simclr {step}"] = partial(at, step), simclr
+        rivals[f"ours {step}"], rivals[f"simclr {step}"] = partial(at, step), simclr
         rivals[f"native {step}"] = natively(net, ours.widths(step))
     best = best_seconds(rivals, turns=3)
     mean, simclr_mean, native = (
-        sum(best[f"{name} {step}"] for step in range(STEPS)) / STEPS for name in ("us3l", "simclr", "native")
+        sum(best[f"{name} {step}"] for step in range(STEPS)) / STEPS for name in ("ours", "simclr", "native")
     )
     alone = sum(best[f"alone {width}"] for width in NINE_WIDTHS)
     what = f"resnet18, batch {BATCH}"
-    limit = f"by arithmetic {arithmetic(STEPS, ours.recipe.seed):.2f} and by its networks built natively "
+    limit = f"by arithmetic {arithmetic(ours.recipe, STEPS, ours.recipe.seed):.2f} and by its networks built natively "
     limit += f"{native / simclr_mean:.2f}, both without heads"
-    whole = f"US3L step, mean over the schedule / SimCLR on torchvision ({what})"
+    whole = f"{method} step, mean over the schedule / SimCLR on torchvision ({what})"
     yield Row(whole, mean, simclr_mean, "s", 2.1, note=limit)
-    yield Row(f"US3L, all widths at once / SimCLR at nine widths one by one ({what})", mean, alone, "s", 0.55)
+    yield Row(f"{method}, all widths at once / SimCLR at nine widths one by one ({what})", mean, alone, "s", 0.55)
 
 
 def natively(net: Slimmable, widths: list[float]) -> Callable[[], None]:
