@@ -1,4 +1,4 @@
-"""One elastic training against networks trained alone, by processor time: `python -m benchmarks.processor_time RUNS...`.
+"""One elastic training against nine networks alone, by time: `python -m benchmarks.processor_time FOLDERS...`.
 
 Among the runs in the folders are networks trained alone (`individual`), each once, and elastic ones of several lengths.
 The table says which share of the time of nine networks alone one elastic training needs to be as accurate as each of
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def reaches(ours: Sequence[Trained], width: float, goal: float) -> float | None:
     """
     if ours[0].linear[width] >= goal:
         return ours[0].minutes
-    for before, after in zip(ours, ours[1:], strict=False):
+    for before, after in pairwise(ours):
         low, high = before.linear[width], after.linear[width]
         if low < goal <= high:
             times = np.log([before.minutes, after.minutes])
@@ -90,17 +91,15 @@ def main() -> None:
     for one in reversed(alone):
         assert one.alone is not None
         needed = reaches(ours, one.alone, one.linear[one.alone])
-        share = (
-            "not reached" if needed is None else f"{'at most ' if needed == ours[0].minutes else ''}{needed / nine:.0%}"
-        )
+        share = "not reached" if needed is None else f"{needed / nine:.0%}"
+        if needed == ours[0].minutes:
+            share = f"at most {share}"
         figures = (f"{each.linear[one.alone]:.1f}" for each in ours)
         table.add_row(f"{one.alone:g}x", f"{one.linear[one.alone]:.1f}", f"{one.minutes:.1f}", *figures, share)
     console = Console()
     console.print(table)
     lengths = ", ".join(f"{one.epochs} epochs {one.minutes:.1f}" for one in ours)
-    console.print(
-        f"minutes: nine networks alone {nine:.1f} (those not trained: between their neighbours); ours {lengths}"
-    )
+    console.print(f"minutes: nine networks alone {nine:.1f}; ours {lengths}")
     picture(alone, ours, nine, chosen.picture)
     console.print(f"written: {chosen.picture}")
 
