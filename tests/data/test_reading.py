@@ -134,7 +134,7 @@ def test_damage_reads_the_same_to_both_decoders(monkeypatch: pytest.MonkeyPatch)
 def test_evaluation_sees_what_pillow_makes_of_an_image(
     height: int, width: int, sandboxed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within 2 of 255, also at the edges, of which Pillow looks at what is outside."""
+    """Within 2 of 255, also where the sides differ by an odd number of pixels."""
     content, size = photo(height, width), 73
     expected = torch.from_numpy(decode(content, size).copy()).permute(2, 0, 1).int()
     monkeypatch.setenv(sandbox.VARIABLE, sandboxed)

@@ -183,7 +183,8 @@ def test_images_are_resized_by_the_shorter_side_and_cropped(tmp_path: Path, shap
     image.save(tmp_path / "image.png")
     expected = TV.pil_to_tensor(TV.center_crop(TV.resize(image, [20]), [20, 20]))
     ours = load(tmp_path, size=20).images[0]
-    assert (ours.int() - expected.int()).abs().max() <= 1
+    inside = slice(1, -1)  # torchvision's outermost pixels also have a share of what is cut off
+    assert (ours.int() - expected.int())[:, inside, inside].abs().max() <= 1
 
 
 def test_resizing_is_antialiased(tmp_path: Path) -> None:

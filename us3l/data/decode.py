@@ -259,7 +259,10 @@ def _check_file(found: os.stat_result) -> None:
 
 
 def _square(image: Image.Image, size: int) -> Image.Image:
-    return ImageOps.fit(image, (size, size), method=Image.Resampling.BILINEAR)  # Pillow's filters are antialiased
+    edge = min(image.size)
+    left, top = ((side - edge) // 2 for side in image.size)  # whole pixels, as torch and torchvision cut
+    centre = image.crop((left, top, left + edge, top + edge))
+    return centre.resize((size, size), Image.Resampling.BILINEAR)  # Pillow's filters are antialiased
 
 
 def _check_pixels(width: int, height: int) -> None:

@@ -82,7 +82,10 @@ def read(photo: Path, side: int) -> np.ndarray:
     if "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return np.asarray(ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BILINEAR))
+    edge = min(image.size)
+    left, top = ((length - edge) // 2 for length in image.size)
+    square = image.convert("RGB").crop((left, top, left + edge, top + edge))
+    return np.asarray(square.resize((side, side), Image.Resampling.BILINEAR))
 
 
 if __name__ == "__main__":
