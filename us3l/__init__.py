@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from us3l.verbs import compare as compare
     from us3l.verbs import detect as detect
     from us3l.verbs import doctor as doctor
+    from us3l.verbs import embed as embed
     from us3l.verbs import evaluate as evaluate
     from us3l.verbs import export as export
     from us3l.verbs import pick as pick
@@ -42,7 +43,19 @@ _HOMES = {
     "create": "us3l.families",
     "load": "us3l.storage",
 } | dict.fromkeys(
-    ("compare", "detect", "doctor", "evaluate", "export", "pick", "pretrain", "profile", "report", "reproduce"),
+    (
+        "compare",
+        "detect",
+        "doctor",
+        "embed",
+        "evaluate",
+        "export",
+        "pick",
+        "pretrain",
+        "profile",
+        "report",
+        "reproduce",
+    ),
     "us3l.verbs",
 )
 __all__ = list(_HOMES)

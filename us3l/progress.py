@@ -125,10 +125,11 @@ class Counting:
             TextColumn("{task.description}", markup=False, table_column=Column()),  # wraps, so that no number is cut
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
         )
         self.bar = Bar(*columns, console=console, transient=True) if redraws(console) else None
-        self.task = self.bar.add_task(printable(what), total=total) if self.bar else None
+        self.task = self.bar.add_task(printable(what), total=total, rate="") if self.bar else None
 
     def __enter__(self) -> Counting:
         if self.bar:
@@ -144,14 +145,18 @@ class Counting:
 
     def so_far(self, done: int, total: int) -> None:
         self.done, self.total = done, total
-        if self.bar and self.task is not None:
-            self.bar.update(self.task, completed=done, total=total)
         now = time.monotonic()
+        rate = f"{done / max(now - self.started, 1e-3):.3g} per s"
+        if self.bar and self.task is not None:
+            self.bar.update(self.task, completed=done, total=total, rate=rate)
         if not self.bar and done and now - self.last_line > PLAIN_EVERY:
             self.last_line = now
             left = (now - self.started) * (total - done) / done
             self.console.print(
-                f"{self.what}: {done}/{total}, {clock(left)} left", markup=False, highlight=False, soft_wrap=True
+                f"{self.what}: {done}/{total}, {rate}, {clock(left)} left",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
 
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "profile": "cost and latency of every width on this device",
     "pick": "the best width within a budget",
     "export": "plain networks as files: torch, safetensors, ONNX, OpenVINO; INT8",
+    "embed": "every image of a folder as a vector, in one file",
     "download": "download a known data set",
     "doctor": "check and measure this machine, and recommend settings",
     "backbones": "the available networks, and what they cost",

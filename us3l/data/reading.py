@@ -113,14 +113,21 @@ class Reader(Dataset[Read | UserError], ABC):
 
 
 class Squares(Reader):
-    """Images as networks see them when they are not trained: centre squares of one size."""
+    """Images as networks see them when they are not trained: centre squares of one size.
 
-    def __init__(self, files: ImageFiles, size: int) -> None:
+    With `exact`, they are resized as deployed networks see them, by `us3l.data.decode.decode`, which is slower.
+    """
+
+    def __init__(self, files: ImageFiles, size: int, exact: bool = False) -> None:
         super().__init__(files)
-        self.size = size
+        self.size, self.exact = size, exact
 
     def cut(self, encoded: Encoded, *_: int) -> Cuttings:
-        return Cuttings([square(encoded, self.size)], np.empty(0), np.empty(0))
+        if self.exact:
+            pixels = torch.from_numpy(decode(encoded, self.size).transpose(2, 0, 1).copy())
+        else:
+            pixels = square(encoded, self.size)
+        return Cuttings([pixels], np.empty(0), np.empty(0))
 
 
 class RandomCrops(Reader):

@@ -26,7 +26,7 @@ from us3l.files import expanded
 from us3l.progress import SILENT, Progress
 
 Keep = Literal["crops", "views"]
-Split = Literal["train", "test", "all", "pretrain"]
+Split = Literal["train", "test", "all", "pretrain", "every"]
 Data = str | Path | Tensor | Sequence[str | Path] | Dataset | ImageSet | ImageFiles
 """What a person calls images: a known name, a path (see docs/data.md), pixels (uint8, N x 3 x H x W), a list of image
 files, a torch data set of images or of (image, label), or a set that is already open."""
@@ -55,6 +55,7 @@ def open_images(
     `test*.parquet` or `validation*.parquet`), they are the splits, and "all" is the training part.
     Otherwise there is one pool, "all" is all of it, and a fixed fifth of each class is the test split.
     "pretrain" is the training split, but all of a pool without labels, which needs no test split.
+    "every" is every image there is, of all splits.
     In folders, images are labelled by the sub-folder they are in, if every one is in a sub-folder.
 
     Args:
@@ -281,6 +282,8 @@ def _choose(labels: np.ndarray, in_test: np.ndarray | None, split: Split, limit:
     if split == "pretrain":
         split = "all" if (labels < 0).any() else "train"
     generator = np.random.default_rng(SEED)
+    if split == "every":
+        in_test = np.zeros(len(labels), bool)
     if in_test is None:
         ranks, counts = _ranks(labels, generator)
         share = np.maximum(np.round(TEST_SHARE * counts), counts > 1)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from us3l.deploy.adaptive import Adaptive as Adaptive
     from us3l.deploy.adaptive import Controller as Controller
+    from us3l.deploy.embedding import Embedded as Embedded
+    from us3l.deploy.embedding import embed_images as embed_images
     from us3l.deploy.exporting import Exported as Exported
     from us3l.deploy.exporting import export_run as export_run
     from us3l.deploy.images import image_files as image_files
@@ -28,6 +30,8 @@ _HOMES = {
     "Picked": "picking",
     "export_run": "exporting",
     "Exported": "exporting",
+    "embed_images": "embedding",
+    "Embedded": "embedding",
     "Runtime": "runtime",
     "Predictions": "runtime",
     "Adaptive": "adaptive",

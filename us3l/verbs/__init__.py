@@ -10,5 +10,18 @@ from us3l.verbs.deploying import export, pick, profile
 from us3l.verbs.measuring import compare, detect, evaluate
 from us3l.verbs.pretraining import pretrain
 from us3l.verbs.summaries import report, reproduce
+from us3l.verbs.using import embed
 
-__all__ = ["compare", "detect", "doctor", "evaluate", "export", "pick", "pretrain", "profile", "report", "reproduce"]
+__all__ = [
+    "compare",
+    "detect",
+    "doctor",
+    "embed",
+    "evaluate",
+    "export",
+    "pick",
+    "pretrain",
+    "profile",
+    "report",
+    "reproduce",
+]
