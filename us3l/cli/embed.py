@@ -57,7 +57,7 @@ class Embed:
     int8: bool | None = None
     """Which files of a bundle that has both kinds."""
     overwrite: bool = False
-    """Begin anew, and replace a file of that name."""
+    """Start again, and replace a file of that name."""
 
 
 def main(arguments: list[str]) -> None:

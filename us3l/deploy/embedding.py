@@ -103,7 +103,7 @@ def embed_images(
         device: where PyTorch computes.
         threads: as for `Runtime`.
         int8: as for `Runtime`.
-        overwrite: begin anew, and replace a file of that name.
+        overwrite: start again, and replace a file of that name.
         progress: told how far it is, and which images are damaged.
     """
     if out is not None:

@@ -142,7 +142,7 @@ def building(path: Path, about: Mapping[str, Any], overwrite: bool = False) -> I
     Args:
         path: Of the file.
         about: See `Building`.
-        overwrite: Begin anew, also where a file of this name is there already.
+        overwrite: Start again, also where a file of this name is there already.
     """
     kind_of(path)
     made = Building(path, about)
@@ -151,7 +151,7 @@ def building(path: Path, about: Mapping[str, Any], overwrite: bool = False) -> I
         if known is not None and known != about and not overwrite:
             changed = sorted(name for name in {*known, *about} if known.get(name) != about.get(name))
             raise UserError(
-                f"{made.folder} was begun with another {' and '.join(changed)}: remove it, or begin anew with "
+                f"{made.folder} was begun with another {' and '.join(changed)}: remove it, or start again by "
                 "`overwrite`"
             )
         if known != about:
