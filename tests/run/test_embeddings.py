@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from us3l.errors import UserError
-from us3l.run.embeddings import Part, building, check_out, read_about, read_embeddings
+from us3l.run.embeddings import Portion, building, check_out, read_about, read_embeddings
 
 ABOUT = {"width": 0.5, "data": {"source": "photos", "images": 5}}
 VALUES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -18,9 +18,9 @@ def parts(labelled=True):
     """The middle one has nothing that could be read."""
     labels = ["cat", None, "dog", "cat", "dog"]
     return [
-        Part(NAMES[:2], VALUES[:2], labels[:2] if labelled else None, []),
-        Part([], np.zeros((0, 0), np.float32), [] if labelled else None, ["x.png: not an image"]),
-        Part(NAMES[2:], VALUES[2:], labels[2:] if labelled else None, []),
+        Portion(NAMES[:2], VALUES[:2], labels[:2] if labelled else None, []),
+        Portion([], np.zeros((0, 0), np.float32), [] if labelled else None, ["x.png: not an image"]),
+        Portion(NAMES[2:], VALUES[2:], labels[2:] if labelled else None, []),
     ]
 
 

@@ -28,7 +28,7 @@ from us3l.errors import UserError
 from us3l.files import append_lines
 from us3l.progress import SILENT, Count, Progress
 from us3l.run import Run
-from us3l.run.embeddings import Embeddings, Part, building, check_out, kind_of, read_embeddings
+from us3l.run.embeddings import Embeddings, Portion, building, check_out, kind_of, read_embeddings
 from us3l.run.identity import source_of
 from us3l.stopping import Interrupted, stop_requests
 
@@ -117,7 +117,9 @@ def embed_images(
         return Embedded(chosen, len(files), [], out, 0.0, 0)
     started = time.monotonic()
     with on_device(runtime, device), stop_requests(progress.say) as asked_to_stop:
-        job = Job(files, runtime.networks.run(chosen, "features"), runtime.networks.preprocessing, asked_to_stop)
+        job = EmbeddingJob(
+            files, runtime.networks.run(chosen, "features"), runtime.networks.preprocessing, asked_to_stop
+        )
         if out is None:
             with progress.counting("embedding", len(files)) as count:
                 made = list(job.parts(0, count))
@@ -139,7 +141,7 @@ def embed_images(
     return Embedded(chosen, len(files), damaged, out, time.monotonic() - started, len(files) - first)
 
 
-def joined(parts: list[Part], about: dict[str, Any]) -> tuple[Embeddings, list[str]]:
+def joined(parts: list[Portion], about: dict[str, Any]) -> tuple[Embeddings, list[str]]:
     damaged = [line for part in parts for line in part.damaged]
     filled = [part for part in parts if part.files]
     if not filled:
@@ -150,7 +152,7 @@ def joined(parts: list[Part], about: dict[str, Any]) -> tuple[Embeddings, list[s
 
 
 @dataclass(frozen=True)
-class Job:
+class EmbeddingJob:
     """Images, and a network to embed them with."""
 
     files: ImageFiles
@@ -158,19 +160,19 @@ class Job:
     preprocessing: Preprocessing
     asked_to_stop: Callable[[], bool]
 
-    def parts(self, first: int, count: Count) -> Iterator[Part]:
+    def parts(self, first: int, count: Count) -> Iterator[Portion]:
         """The images from the first on, some batches at a time; no more are held."""
         batches = self._batches(first, count)
         while some := list(islice(batches, PART)):
             labels = None if some[0].labels is None else [label for one in some for label in one.labels or ()]
-            yield Part(
+            yield Portion(
                 [name for one in some for name in one.files],
                 np.concatenate([one.values for one in some if len(one.files)] or [np.zeros((0, 0), np.float32)]),
                 labels,
                 [line for one in some for line in one.damaged],
             )
 
-    def _batches(self, first: int, count: Count) -> Iterator[Part]:
+    def _batches(self, first: int, count: Count) -> Iterator[Portion]:
         total = len(self.files)
         items = ((0, list(range(start, min(start + BATCH, total)))) for start in range(first, total, BATCH))
         reader = Squares(self.files, self.preprocessing.resize, exact=True)
@@ -181,7 +183,7 @@ class Job:
             if self.asked_to_stop() and done < total:
                 raise Interrupted(f"stopped after {done:,} of {total:,} images: the same call goes on with its file")
 
-    def _embedded(self, read: Read) -> Part:
+    def _embedded(self, read: Read) -> Portion:
         indices = self.files.chosen[read.indices]
         values = np.zeros((0, 0), np.float32)
         if len(indices):
@@ -191,7 +193,7 @@ class Job:
         if self.labelled:
             codes = source.labels[indices].tolist()
             labels = [source.classes[code] if code >= 0 else None for code in codes]
-        return Part([source.name(index) for index in indices], values, labels, read.damaged)
+        return Portion([source.name(index) for index in indices], values, labels, read.damaged)
 
     @cached_property
     def labelled(self) -> bool:

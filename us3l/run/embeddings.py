@@ -60,7 +60,7 @@ class Embeddings:
 
 
 @dataclass(frozen=True)
-class Part:
+class Portion:
     """Embeddings of some of the images, in order."""
 
     files: list[str]
@@ -93,7 +93,7 @@ class Building:
             number += 1
         return number
 
-    def add(self, part: Part) -> None:
+    def add(self, part: Portion) -> None:
         """Write the next part, whole."""
         import pyarrow.parquet as pq
 
@@ -117,7 +117,7 @@ class Building:
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[Portion]:
         """One after the other, so that no more than one is in memory."""
         return (_read_part(self._place(number)) for number in range(self.done))
 
@@ -199,7 +199,7 @@ def _schema(labelled: bool, notes: Mapping[str, Any]) -> Any:
     return pa.schema(columns, {KEY: json.dumps(notes)})
 
 
-def _table(part: Part, notes: Mapping[str, Any]) -> Any:
+def _table(part: Portion, notes: Mapping[str, Any]) -> Any:
     import pyarrow as pa
 
     count, dimensions = part.values.shape
@@ -211,7 +211,7 @@ def _table(part: Part, notes: Mapping[str, Any]) -> Any:
     return pa.Table.from_arrays(columns, schema=_schema(part.labels is not None, notes))
 
 
-def _write_parquet(path: Path, parts: Callable[[], Iterator[Part]], about: Mapping[str, Any]) -> None:
+def _write_parquet(path: Path, parts: Callable[[], Iterator[Portion]], about: Mapping[str, Any]) -> None:
     """A row group for each part."""
     import pyarrow.parquet as pq
 
@@ -221,11 +221,11 @@ def _write_parquet(path: Path, parts: Callable[[], Iterator[Part]], about: Mappi
             writer.write_table(_table(part, about))
 
 
-def _write_npz(path: Path, parts: Callable[[], Iterator[Part]], about: Mapping[str, Any]) -> None:
+def _write_npz(path: Path, parts: Callable[[], Iterator[Portion]], about: Mapping[str, Any]) -> None:
     """What `numpy.savez` writes, a part at a time."""
     count = sum(len(part.files) for part in parts())
     dimensions = max(part.values.shape[1] for part in parts())
-    columns: dict[str, Callable[[Part], np.ndarray]] = {"file": lambda part: _texts(part.files)}
+    columns: dict[str, Callable[[Portion], np.ndarray]] = {"file": lambda part: _texts(part.files)}
     if next(parts()).labels is not None:
         columns["label"] = lambda part: _texts([label or "" for label in part.labels or ()])
     with zipfile.ZipFile(path, "w") as archive:
@@ -246,7 +246,7 @@ def _write_npz(path: Path, parts: Callable[[], Iterator[Part]], about: Mapping[s
         add(KEY, described.dtype, (), iter([described]))
 
 
-def _write_csv(path: Path, parts: Callable[[], Iterator[Part]], about: Mapping[str, Any]) -> None:  # noqa: ARG001
+def _write_csv(path: Path, parts: Callable[[], Iterator[Portion]], about: Mapping[str, Any]) -> None:  # noqa: ARG001
     """Nine digits are what a float32 has: reading gives the same bits."""
     labelled = next(parts()).labels is not None
     dimensions = max(part.values.shape[1] for part in parts())
@@ -260,7 +260,7 @@ def _write_csv(path: Path, parts: Callable[[], Iterator[Part]], about: Mapping[s
                 writer.writerow([_text(name), *label, *(f"{value:.9g}" for value in values.tolist())])
 
 
-WRITERS: dict[str, Callable[[Path, Callable[[], Iterator[Part]], Mapping[str, Any]], None]] = {
+WRITERS: dict[str, Callable[[Path, Callable[[], Iterator[Portion]], Mapping[str, Any]], None]] = {
     ".parquet": _write_parquet,
     ".npz": _write_npz,
     ".csv": _write_csv,
@@ -381,11 +381,11 @@ def _read_csv(path: Path) -> Embeddings:
     return Embeddings(files, np.array(values), labels if first == 2 else None, read_about(path))
 
 
-def _read_part(path: Path) -> Part:
+def _read_part(path: Path) -> Portion:
     with _readable(path):
         import pyarrow.parquet as pq
 
         table = pq.read_table(path)
         notes = parse_json(table.schema.metadata[KEY.encode()])
         labels = table["label"].to_pylist() if "label" in table.column_names else None
-        return Part(table["file"].to_pylist(), _values(table["embedding"]), labels, notes["damaged"])
+        return Portion(table["file"].to_pylist(), _values(table["embedding"]), labels, notes["damaged"])
