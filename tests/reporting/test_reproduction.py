@@ -7,7 +7,13 @@ from rich.console import Console
 from us3l.paper.reproduce import chosen_rows, entries
 from us3l.paper.scales import SCALES
 from us3l.paper.workspace import Found, collapsed, disagreements
-from us3l.reporting.reproduction import as_csv, markdown, reproduction_figure, reproduction_table
+from us3l.reporting.reproduction import (
+    as_csv,
+    every_width_figure,
+    markdown,
+    reproduction_figure,
+    reproduction_table,
+)
 from us3l.run.records import Gauges
 
 ENTRIES = chosen_rows(entries("main-cifar100", SCALES["mini"]), [7, 8, 9])
@@ -58,10 +64,28 @@ def test_rows_without_a_figure_of_ours_are_left_out(found):
     assert "US+SimSiam" not in markdown(fewer, "a title", [""])
 
 
-@pytest.mark.parametrize("name", ["main-cifar100", "coco", "every-width"])
+@pytest.mark.parametrize("name", ["main-cifar100", "coco", "plus-ablation"])
 def test_the_picture_is_drawn_for_each_kind_of_table(name, tmp_path):
     found = [Found(entry, (50 * entry.width, 52 * entry.width)) for entry in entries(name, SCALES["mini"])]
     reproduction_figure(found, tmp_path / "figure.png", "a title")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_every_width_is_drawn_over_its_cost(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("matplotlib.axes.Axes.errorbar", lambda _, *given, **named: drawn.append((*given, named)))
+    found = [
+        Found(entry, (50 * entry.width, 52 * entry.width), 0, (40 * entry.width,), int(1e7 * entry.width))
+        for entry in entries("every-width", SCALES["mini"])
+    ]
+    every_width_figure(found, tmp_path / "figure.png")
+    assert [line[-1]["label"] for line in drawn[:4]] == list(dict.fromkeys(one.entry.label for one in found))
+    costs, means, errors, _ = drawn[3]
+    assert costs == (2.5, 5.0, 7.5, 10.0)
+    assert means == pytest.approx((12.75, 25.5, 38.25, 51.0))
+    assert errors[3] == pytest.approx(2**0.5)
+    assert drawn[4][1] == (10.0, 20.0, 30.0, 40.0)
+    assert drawn[4][2] is None
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 

@@ -12,7 +12,7 @@ from us3l.paper.reproduce import PaperCell, Pretraining, job_of
 from us3l.paper.scales import Scale
 from us3l.run import Run
 from us3l.run.detections import find_detection
-from us3l.run.evaluations import find_evaluation
+from us3l.run.evaluations import EvaluationRecord, find_evaluation
 from us3l.run.records import Gauges, read_records
 from us3l.training.monitor import COLLAPSED
 from us3l.training.run import RunConfig, config_of
@@ -29,6 +29,8 @@ class Found:
     collapses: int = 0
     knn: tuple[float, ...] = ()
     """Accuracies of nearest neighbours, from the evaluations that the values come from, if these are linear probes."""
+    macs: int | None = None
+    """What the network costs per image, if it was probed."""
 
     @property
     def collapsed(self) -> bool:
@@ -88,8 +90,12 @@ class Workspace:
 
     def accuracy(self, entry: PaperCell, job: Pretraining, metric: str) -> float | None:
         """Of one kind, as evaluated; None if it was not."""
-        record = find_evaluation(self.run(job), self.source(entry.tested_on), self.scale.protocol)
+        record = self.evaluation(entry, job)
         return record.percent(metric).get(entry.run_width) if record else None
+
+    def evaluation(self, entry: PaperCell, job: Pretraining) -> EvaluationRecord | None:
+        """The probes of a run on the data of a figure."""
+        return find_evaluation(self.run(job), self.source(entry.tested_on), self.scale.protocol)
 
     def missing(self, job: Pretraining, entries: Sequence[PaperCell]) -> dict[tuple[str, bool], list[float]]:
         """The widths that a run is still to be evaluated at, by data set and by whether with a detector."""
@@ -116,15 +122,16 @@ class Workspace:
         return [self.found(entry) for entry in entries]
 
     def found(self, entry: PaperCell) -> Found:
-        values, knn, collapses = [], [], 0
+        values, knn, collapses, macs = [], [], 0, None
         for job in self.seeds(entry):
             value = self.value(entry, job)
             if value is not None:
                 values.append(value)
                 collapses += collapsed(self.gauges(job), entry.run_width)
-                if entry.metric == "linear" and (near := self.accuracy(entry, job, "knn")) is not None:
-                    knn.append(near)
-        return Found(entry, tuple(values), collapses, tuple(knn))
+                if entry.metric == "linear" and (record := self.evaluation(entry, job)):
+                    macs = next(row.macs for row in record.widths if row.width == entry.run_width)
+                    knn += [near] if (near := record.percent("knn").get(entry.run_width)) is not None else []
+        return Found(entry, tuple(values), collapses, tuple(knn), macs)
 
     def gauges(self, job: Pretraining) -> list[Gauges]:
         """The measurements of the monitor in a run, from the first to the last."""

@@ -69,6 +69,8 @@ def write_reproduction(plan: Plan, failures: dict[str, str]) -> Reproduction:
     write_text(files[1], markdown(found, made.title, notes))
     if plan.table == "guidelines":
         draw_guidelines(plan.place, found)
+    elif plan.table == "every-width":
+        every_width_figure(found, files[2])
     else:
         reproduction_figure(found, files[2], made.title)
     return made
@@ -210,6 +212,31 @@ def reproduction_figure(found: Sequence[Found], path: Path, title: str) -> None:
         draw.plain(place, "width")
     places[0].set_ylabel("AP" if panels[0].startswith("AP") else "top-1 accuracy (%)", fontsize=11, color=draw.INK)
     draw.legend(figure, places[0], columns=3, size=9)
+    draw.save(figure, path)
+
+
+def every_width_figure(found: Sequence[Found], path: Path) -> None:
+    """Accuracy against what a network costs: the linear probe and nearest neighbours, a line per row."""
+    from us3l.reporting import style as draw
+
+    title = "One training, every width: accuracy against cost on CIFAR-100"
+    figure = draw.new_figure(10, 5.2, title)
+    for axes, name in zip(figure.subplots(1, 2), ("linear probe", "kNN"), strict=True):
+        axes.set_title(f"{name} (%)", fontsize=12, color=draw.INK)
+        for number, (_, label, figures) in enumerate(rows(found)):
+            points = sorted(
+                (one.macs / 1e6, fmean(values), stdev(values) if len(values) > 1 else 0.0)
+                for one in figures
+                if one.macs and (values := one.knn if name == "kNN" else one.values)
+            )
+            if points:
+                costs, means, errors = zip(*points, strict=True)
+                bars = errors if any(errors) else None
+                axes.errorbar(costs, means, bars, label=label, linewidth=1.8, capsize=3, **draw.line_style(number))
+        draw.log_ticks(axes)
+        axes.xaxis.set_major_formatter("{x:g}")
+        draw.plain(axes, "million multiply-accumulates per image")
+    draw.legend(figure, figure.axes[0], columns=4, size=10)
     draw.save(figure, path)
 
 
