@@ -22,7 +22,7 @@ from benchmarks.timing import Row, best_seconds
 from us3l.data.sources import ImageSet
 from us3l.data.views import two_views
 from us3l.evaluation.tasks import NINE_WIDTHS
-from us3l.objective.learner import Targets, detached
+from us3l.objective.learner import Outputs, Targets, detached
 from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable
 from us3l.training.recipes import CIFAR, Recipe
@@ -149,9 +149,9 @@ def other_work(batch: int = 128) -> Row:
 
     def losses() -> None:
         total = learner.base_loss(*learner.base_pair(z, targets), None)
-        outputs, wanted = learner.sub_pair("imitation", z, targets)
+        outputs, wanted = learner.pair("imitation", Outputs(z, z), targets)
         for _ in range(2):
-            total = total + learner.sub_loss("imitation", outputs, wanted, None)
+            total = total + learner.part_loss("imitation", outputs, wanted, None)
         total.backward()
 
     def views() -> None:

@@ -7,11 +7,14 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import DoublePrecision
+from torch import nn
 from torch.nn import functional as F
 
 from us3l.data.sources import ImageSet
-from us3l.data.views import two_views
+from us3l.data.views import random_views
+from us3l.objective.heads import Alignment
 from us3l.objective.learner import Learner
+from us3l.objective.methods import method
 from us3l.paper.cases import cases
 from us3l.seeds import seeded
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
@@ -43,11 +46,10 @@ class Exact(DoublePrecision):
         return data
 
 
-def trainer(exact=True, **objective) -> Trainer:
+def trainer(exact=True, teacher=None, **objective) -> Trainer:
     images = torch.randint(0, 256, (32, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    return Trainer(
-        recipe(**objective), ImageSet("noise", images), Fabric(accelerator="cpu", plugins=[Exact()] if exact else None)
-    )
+    fabric = Fabric(accelerator="cpu", plugins=[Exact()] if exact else None)
+    return Trainer(recipe(**objective), ImageSet("noise", images), fabric, teacher=teacher)
 
 
 def naive_infonce(z, t):
@@ -74,14 +76,14 @@ def naive_nce_distillation(p, t):
     return sum(-p[i] @ t[i] / TAU + sum((p[i] @ k / TAU).exp() for k in t).log() for i in range(len(p))) / len(p)
 
 
-def naive_relations(z, t, others):
+def naive_relations(z, t, others, heat=TAU):
     """SEED's: the similarities to all samples but one's own, as the target has them."""
     loss = 0.0
     z, t, others = (x / x.norm(dim=1, keepdim=True) for x in (z, t, others))
     for i in range(len(z)):
         near = [j for j in range(len(z)) if j != i]
         expected = [(t[i] @ others[j] / COLD).exp() for j in near]
-        found = [(z[i] @ others[j] / TAU).exp() for j in near]
+        found = [(z[i] @ others[j] / heat).exp() for j in near]
         for p, q in zip(expected, found, strict=True):
             loss = loss - p / sum(expected) * (q / sum(found)).log() / len(z)
     return loss
@@ -126,27 +128,40 @@ class Naive:
             total = total + objective.relations * both / 2
         return total
 
-    def step(self, view1, view2, widths, lr, per_width=False):
+    def taught(self, features, view):
+        """Of one view: the loss that compares features with those of a pretrained teacher."""
+        objective, head = self.learner.objective, self.learner.a
+        t = self.learner.expert(view)
+        if isinstance(head, Alignment) and not features.shape[1] == head.in_features == head.out_features:
+            features = F.linear(features, head.weight[:, : features.shape[1]], head.bias)
+        total = objective.teacher_features * naive_mse(features, t)
+        return total + objective.teacher_relations * naive_relations(features, t, t, COLD)
+
+    def step(self, views, widths, lr, per_width=False):
+        objective = self.learner.objective
+        taught = objective.teacher_features + objective.teacher_relations
         teacher = None
         if self.learner.objective.momentum_base or self.learner.objective.momentum_sub:
             student = [*self.learner.net.full.parameters(), *self.learner.projector.parameters()]
             with torch.no_grad():
                 for old, new in zip(self.learner.teacher.parameters(), student, strict=True):
                     old.copy_(M * old + (1 - M) * new)
-                teacher = self.learner.teacher(view1), self.learner.teacher(view2)
+                teacher = [self.learner.teacher(view) for view in views]
         losses, base, wider = [], None, None
-        objective = self.learner.objective
         for parameter in self.parameters:
             parameter.grad = None
         for number, width in enumerate(widths):
             carved = self.learner.net.carve(width).train()
-            z1, z2 = self.embed(view1, carved), self.embed(view2, carved)
-            if number == 0:
-                value, base = self.base_loss(z1, z2, teacher), (z1.detach(), z2.detach())
-                value.backward()
-            else:
-                value, wider = self.sub_loss(z1, z2, teacher, base, wider), (z1.detach(), z2.detach())
-                (objective.sub_weight * width**objective.width_power * value).backward()
+            value = torch.zeros(())
+            if taught < 1:
+                z1, z2 = (self.embed(view, carved) for view in views)
+                if number == 0:
+                    value, base = self.base_loss(z1, z2, teacher), (z1.detach(), z2.detach())
+                else:
+                    value, wider = self.sub_loss(z1, z2, teacher, base, wider), (z1.detach(), z2.detach())
+            if taught:
+                value = (1 - taught) * value + sum(self.taught(carved(view), view) for view in views) / len(views)
+            (value if number == 0 else objective.sub_weight * width**objective.width_power * value).backward()
             losses.append(value.item())
             full = dict(self.learner.net.full.named_parameters())
             for name, part in carved.named_parameters():
@@ -186,10 +201,10 @@ def compare(ours, steps):
     for _ in range(steps):
         step, widths = ours.step, ours.widths(ours.step)
         images = ours.images.images[ours.epoch(step // ours.per_epoch)[step % ours.per_epoch].indices]
-        views = two_views(images, ours.recipe.views, seeded(ours.recipe.seed, step, 1))
-        view1, view2 = (view.double() for view in views)
+        count = ours.recipe.objective.views
+        views = random_views(images, ours.recipe.views, seeded(ours.recipe.seed, step, 1), count)
         per_width = ours.recipe.objective.update == "per-width"
-        expected = naive.step(view1, view2, widths, ours.learning_rate(step), per_width)
+        expected = naive.step([view.double() for view in views], widths, ours.learning_rate(step), per_width)
         found = [loss.item() for loss in ours.train_step().losses]
         assert found == pytest.approx(expected, abs=1e-7)
     assert len(widths) == ours.recipe.objective.samples
@@ -225,6 +240,26 @@ def test_every_loss_design_of_the_paper_equals_its_naive_computation(case):
 )
 def test_what_came_after_the_paper_equals_its_naive_computation(changes):
     compare(trainer(max_first=False, relation_temperature=COLD, **changes), steps=2)
+
+
+@pytest.mark.parametrize("dim", [12, 64], ids=["narrower", "equal"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {**method("imitate").objective, "teacher_features": 0.7, "teacher_relations": 0.3},
+        {"teacher_features": 0.3, "teacher_relations": 0.2, "max_first": False, "gradual": False},
+    ],
+    ids=["alone", "with-us3l"],
+)
+def test_imitation_of_a_pretrained_teacher_equals_its_naive_computation(changes, dim):
+    """A teacher of another dimension than the network's features, and one of the same."""
+    torch.manual_seed(1)
+    teacher = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, dim), nn.Tanh())
+    ours = trainer(teacher=teacher, **changes | {"relation_temperature": COLD, "alpha": ALPHA})
+    before = [p.clone() for p in teacher.parameters()]
+    compare(ours, steps=2)
+    assert all(torch.equal(a, b) for a, b in zip(before, ours.learner.expert.parameters(), strict=True))
+    assert ours.learner.a.weight.shape == (dim, 64)
 
 
 @pytest.mark.parametrize("case", cases("app-ablation"), ids=lambda case: case.name)

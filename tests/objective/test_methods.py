@@ -50,7 +50,7 @@ def test_us3l_on_byol_is_the_best_mse_row_with_the_strategies():
 
 
 WIDTHS_A_BATCH = dict.fromkeys(METHODS, 1)
-WIDTHS_A_BATCH |= {"us3l": 3, "us3l-plus": 3, "us3l-byol": 3, "us3l-mocov3": 3}
+WIDTHS_A_BATCH |= {"us3l": 3, "us3l-plus": 3, "us3l-byol": 3, "us3l-mocov3": 3, "imitate": 3, "us3l-imitate": 3}
 WIDTHS_A_BATCH |= {name: 4 for name in METHODS if name.startswith(("us-", "s-net"))}
 
 
@@ -64,8 +64,9 @@ def test_every_method_trains_what_it_should_and_resumes_exactly(name, tiny_digit
     assert len(losses) == WIDTHS_A_BATCH[name]
     assert all(loss.isfinite() for loss in losses)
     same = {key for key, tensor in whole.learner.state_dict().items() if torch.equal(before[key], tensor)}
-    frozen = {key for key in before if key.startswith("teacher.")} if name.startswith("seed") else set()
-    assert same == frozen
+    frozen = ("teacher.", "expert.") if name.startswith("seed") else ("expert.",)
+    assert same == {key for key in before if key.startswith(frozen)}
+    assert any(key.startswith("expert.") for key in before) == ("imitate" in name)
     assert all(p.grad is None for key, p in whole.learner.named_parameters() if key.startswith("teacher."))
 
     half = trainer(recipe, tiny_digits)

@@ -24,6 +24,22 @@ class HeadLinear(nn.Linear):
         return F.linear(x, weight, self.bias)
 
 
+class Alignment(HeadLinear):
+    """Features of any width to a teacher's dimension. Those that have it at width 1 stay as they are there.
+
+    Where it is the same, the teacher is likely the same network, so that narrow widths begin with its leading features.
+    """
+
+    def __init__(self, features: int, dim: int) -> None:
+        super().__init__(features, dim)
+        if features == dim:
+            nn.init.eye_(self.weight)
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.shape[-1] == self.in_features == self.out_features else super().forward(x)
+
+
 def suits_onednn(x: Tensor) -> bool:
     """Whether products of matrices go through oneDNN instead of MKL, which takes a third longer on AMD processors."""
     plain = x.device.type == "cpu" and x.dtype == torch.float32

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from us3l.distributed.peers import ALONE, Peers
-from us3l.objective.heads import HeadLinear, PerView, Queue, per_view, predictor, projector
+from us3l.objective.heads import Alignment, HeadLinear, PerView, Queue, per_view, predictor, projector
 from us3l.objective.losses import (
     at_least_float32,
     info_nce,
@@ -38,6 +38,15 @@ class Targets(NamedTuple):
     base: PerView | None
     wider: PerView | None = None
     """Of the sub-network that ran before, where it teaches the next."""
+    expert: PerView | None = None
+    """Features that a pretrained teacher of all widths has."""
+
+
+class Outputs(NamedTuple):
+    """What a network makes of the views: its features, and `z`, what the projector makes of these."""
+
+    features: PerView
+    z: PerView
 
 
 class Learner(nn.Module):
@@ -45,8 +54,8 @@ class Learner(nn.Module):
 
     In the paper's letters: `f` is the network followed by the projector, `z` its output, `h` the predictor of the base
     loss, `g` the sub-networks' own head. With cross-entropy the projector is a classifier of `classes`.
-    `frozen` is the pretrained teacher of SEED: any module from images to embeddings. `peers` are the processes that
-    share each batch.
+    `frozen` is a pretrained teacher, any module from images to vectors: that of SEED, or the `expert` whose features
+    all widths imitate, `a` being what brings theirs to its dimension. `peers` are the processes that share each batch.
     """
 
     def __init__(
@@ -61,12 +70,15 @@ class Learner(nn.Module):
         super().__init__()
         self.objective, self.peers = objective, peers
         self.net = net
+        self.teacher = None if objective.taught else frozen
+        self.expert = frozen if objective.taught else None
         features = feature_dim(net, image_size)
-        dim = objective.dim if frozen is None else embedding_dim(frozen, image_size)
+        dim = objective.dim if self.teacher is None else embedding_dim(self.teacher, image_size)
+        self.projector: nn.Module = nn.Identity()
         if objective.supervised:
             dim = classes
-            self.projector: nn.Module = HeadLinear(features, classes)
-        else:
+            self.projector = HeadLinear(features, classes)
+        elif "own" in objective.base_shares:
             self.projector = projector(
                 features, objective.hidden, dim, objective.final_norm or objective.projector_norm
             )
@@ -74,23 +86,34 @@ class Learner(nn.Module):
         self.h = head() if objective.predicts else nn.Identity()
         self.g = head() if objective.head == "new" else nn.Identity()
         self.queue = Queue(objective.queue, dim) if objective.queues else None
-        self.teacher = frozen
+        self.a: nn.Module = nn.Identity()
+        if self.expert is not None:
+            expected = embedding_dim(self.expert, image_size)
+            if not features == feature_dim(net, image_size, net.min_width) == expected:
+                self.a = Alignment(features, expected)
         if objective.momentum_base or objective.momentum_sub:
             self.teacher = nn.Sequential(copy.deepcopy(net.full), copy.deepcopy(self.projector))
-        if self.teacher is not None:
-            self.teacher.requires_grad_(False)
+        for fixed in (self.teacher, self.expert):
+            if fixed is not None:
+                fixed.requires_grad_(False)
         self.train()
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        if self.teacher is not None and self.objective.frozen_teacher:
-            self.teacher.eval()  # its statistics are those of its own training
+        frozen = self.teacher if self.objective.frozen_teacher else self.expert
+        if frozen is not None:
+            frozen.eval()  # its statistics are those of its own training
         return self
 
     def embed(self, views: PerView, width: float) -> PerView:
         """`z` of each view at a width."""
+        return self.run(views, width).z
+
+    def run(self, views: PerView, width: float) -> Outputs:
+        """What the network of a width makes of each view."""
         network = self.net.bind(width)
-        return per_view(self.projector, [network(view) for view in views])
+        features = tuple(network(view) for view in views)
+        return Outputs(features, per_view(self.projector, features))
 
     @torch.no_grad()
     def update_teacher(self, step: int, steps: int) -> None:
@@ -103,6 +126,12 @@ class Learner(nn.Module):
     @torch.no_grad()
     def teach(self, views: PerView) -> PerView | None:
         return None if self.teacher is None else tuple(self.teacher(view) for view in views)
+
+    @torch.no_grad()
+    def targets(self, views: PerView) -> Targets:
+        """What teachers make of the views."""
+        expert = None if self.expert is None else tuple(self.expert(view) for view in views)
+        return Targets(self.teach(views), None, expert=expert)
 
     @torch.no_grad()
     def remember(self, *targets: Targets, unless: Tensor | None = None) -> None:
@@ -123,19 +152,18 @@ class Learner(nn.Module):
 
         The first, which has no targets yet, is the base network; networks that are given targets are sub-networks.
         """
-        if targets is None:
-            targets = Targets(self.teach(views), None)
-            z = self.embed(views, width)
-            loss = self.base_loss(*self.base_pair(z, targets), labels, self.peers)
-            return loss, targets._replace(base=detached(z))
-        z = self.embed(views, width)
+        base = targets is None
+        targets = self.targets(views) if targets is None else targets
+        outputs = self.run(views, width)
         losses = [
-            share * self.sub_loss(part, *self.sub_pair(part, z, targets), labels, self.peers)
-            for part, share in self.objective.sub_shares.items()
+            share * self.part_loss(part, *self.pair(part, outputs, targets), labels, self.peers)
+            for part, share in (self.objective.base_shares if base else self.objective.sub_shares).items()
         ]
-        return torch.stack(losses).sum(), targets._replace(
-            wider=detached(z)
-        ) if self.objective.wider_teaches else targets
+        if base:
+            targets = targets._replace(base=detached(outputs.z))
+        elif self.objective.wider_teaches:
+            targets = targets._replace(wider=detached(outputs.z))
+        return torch.stack(losses).sum(), targets
 
     def base_pair(self, z: PerView, targets: Targets) -> tuple[PerView, PerView]:
         """What the base loss compares: outputs, as it sees them, and their targets."""
@@ -169,10 +197,13 @@ class Learner(nn.Module):
             loss = negative_cosine
         return across_views(loss, outputs, targets)
 
-    def sub_pair(self, part: Part, z: PerView, targets: Targets) -> tuple[PerView, PerView]:
-        """What a part of the sub-networks' loss compares."""
+    def pair(self, part: Part, outputs: Outputs, targets: Targets) -> tuple[PerView, PerView]:
+        """What a part of a network's loss compares."""
+        z = outputs.z
         if part == "own":
             return self.base_pair(z, targets)
+        if part in self.objective.taught:
+            return units(per_view(self.a, outputs.features)), units(require(targets.expert))
         t = targets.wider or require(targets.teacher if self.objective.momentum_sub else targets.base)
         if part == "relations":
             return units(z), units(t)
@@ -180,13 +211,19 @@ class Learner(nn.Module):
             return tuple(map(at_least_float32, z)), tuple(map(at_least_float32, t))
         return units(per_view(self.h if self.objective.head == "shared" else self.g, z)), units(t)
 
-    def sub_loss(
+    def part_loss(
         self, part: Part, outputs: PerView, targets: PerView, labels: Tensor | None, peers: Peers = ALONE
     ) -> Tensor:
-        """A part of the loss of a sub-network."""
+        """A part of the loss of a network."""
         o = self.objective
         if part == "own":
             return self.base_loss(outputs, targets, labels, peers)
+        if part in o.taught:  # each view as the teacher sees the same one
+            both = zip(outputs, targets, strict=True)
+            if part == "teacher_features":
+                return torch.stack([negative_cosine(z, t) for z, t in both]).mean()
+            heat = o.relation_temperature
+            return torch.stack([relations(z, t, t, heat, heat, peers) for z, t in both]).mean()
         if part == "relations":  # to the other view of the other samples, as the target of the same view has them
             views = zip(outputs, targets, reversed(targets), strict=True)
             return torch.stack(
@@ -207,6 +244,7 @@ class Learner(nn.Module):
 
         The paper's dL/dz of equations 9 and 10, temperatures left out, so that methods can be compared. Of a mixture of
         losses it is the mixture, each for the outputs that it sees; the target is never a wider sub-network.
+        Imitation of a pretrained teacher, which sees other outputs, only counts where it is all that is learned.
 
         Args:
             views: What the full network and the teacher see.
@@ -215,14 +253,17 @@ class Learner(nn.Module):
             seen: What the sub-network sees (default: the same).
         """
         with torch.no_grad():
-            z, targets = self.embed(seen or views, width), Targets(self.teach(views), self.embed(views, 1.0))
+            run, targets = self.run(seen or views, width), self.targets(views)._replace(base=self.embed(views, 1.0))
         found: list[Tensor] = []
-        for part, share in self.objective.sub_shares.items():
+        shares = self.objective.sub_shares
+        if "own" in self.objective.base_shares:
+            shares = {part: share for part, share in shares.items() if part not in self.objective.taught}
+        for part, share in shares.items():
             with torch.no_grad():
-                outputs, expected = self.sub_pair(part, z, targets)
+                outputs, expected = self.pair(part, run, targets)
             same = expected is outputs
             outputs = tuple(output.detach().requires_grad_() for output in outputs)
-            loss = self.sub_loss(part, outputs, outputs if same else expected, labels)
+            loss = self.part_loss(part, outputs, outputs if same else expected, labels)
             gradients = torch.stack(torch.autograd.grad(loss, outputs))
             found.append(share * gradients * gradients.shape[:2].numel() * self.objective.gradient_scale(part))
         return torch.stack(found).sum(dim=0)
@@ -246,9 +287,9 @@ def require(targets: PerView | None) -> PerView:
     return targets
 
 
-def feature_dim(net: Slimmable, image_size: int) -> int:
-    """The number of features at width 1, found by running the skeleton, which computes nothing."""
-    return embedding_dim(net.skeleton(1.0), image_size, "meta")
+def feature_dim(net: Slimmable, image_size: int, width: float = 1.0) -> int:
+    """The number of features at a width, found by running the skeleton, which computes nothing."""
+    return embedding_dim(net.skeleton(width), image_size, "meta")
 
 
 @torch.no_grad()

@@ -9,9 +9,9 @@ from us3l.errors import UserError, did_you_mean
 from us3l.objective.spec import Objective
 
 COMPOSITION = (
-    "base_loss distill_loss own relations wider_teaches sub_weight width_power head momentum_base momentum_sub samples "
-    "sandwich max_first full_alone gradual lowest_from fixed_widths update alpha teacher_schedule final_norm "
-    "projector_norm sub_size sub_crop sub_momentum product"
+    "base_loss distill_loss own relations teacher_features teacher_relations wider_teaches sub_weight "
+    "width_power head momentum_base momentum_sub samples sandwich max_first full_alone gradual lowest_from "
+    "fixed_widths update alpha teacher_schedule final_norm projector_norm sub_size sub_crop sub_momentum product"
 ).split()
 US3L: dict[str, Any] = {name: getattr(Objective(), name) for name in COMPOSITION}
 """All that makes a method, as it is in US3L; other settings (sizes, temperatures) are a recipe's."""
@@ -25,6 +25,8 @@ S_NET: dict[str, Any] = {**PLAIN, **OWN, **NO_TEACHER, "fixed_widths": (1.0, 0.7
 SINGLE: dict[str, Any] = {"switchable": False, "individual": 1.0}
 SWITCHABLE: dict[str, Any] = {"switchable": True, "individual": None}
 SUPERVISED: dict[str, Any] = {"base_loss": "cross-entropy", **NO_TEACHER}
+TAUGHT: dict[str, Any] = {**PLAIN, **OWN, **NO_TEACHER, "teacher_features": 0.5, "teacher_relations": 0.5}
+"""All widths imitate a pretrained teacher, and learn nothing else."""
 SIMSIAM: dict[str, Any] = {"base_loss": "mse", **NO_TEACHER, "projector_norm": True}
 MOCO_V3: dict[str, Any] = {"base_loss": "mocov3", "temperature": 0.2, "final_norm": True, "teacher_schedule": "cosine"}
 
@@ -57,6 +59,13 @@ METHODS: dict[str, Method] = {
     "us3l-mocov3": Method(
         "US3L on MoCo v3: InfoNCE distillation through a head of its own, no group regularisation (for ViTs)",
         {**US3L, **MOCO_V3, "distill_loss": "infonce", "alpha": 0.0},
+    ),
+    "imitate": Method(
+        "all widths, the full one too, imitate the features and similarities of a pretrained `teacher` (ours)", TAUGHT
+    ),
+    "us3l-imitate": Method(
+        "half US3L, half imitation of the features of a pretrained `teacher` by all widths (ours)",
+        {**US3L, "teacher_features": 0.5},
     ),
     "us-simclr": Method(
         "US-Net with SimCLR: four widths per batch, in-place distillation by InfoNCE",

@@ -12,8 +12,10 @@ from us3l.objective.scaling import memory
 PAPER_STEPS = 400 * (50_000 // 512)
 """Of the paper's runs on CIFAR: 400 epochs of batches of 512."""
 
-Part = Literal["imitation", "own", "relations"]
-"""What the loss of a sub-network can be a mixture of."""
+Part = Literal["imitation", "own", "relations", "teacher_features", "teacher_relations"]
+"""What the loss of a network can be a mixture of; the last two are imitation of a pretrained teacher."""
+ABSOLUTE = ("mse", "seed-mse", "teacher_features")
+"""Losses that compare an output with its own target only."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,14 @@ class Objective:
     relations: float = 0.0
     """The share of the sub-networks' loss that is the imitation of similarities to the other samples of the batch."""
     relation_temperature: float = 0.1
-    """Temperature of the target's similarities; the sub-network's have the temperature of the losses."""
+    """Temperature of the target's similarities; the sub-network's have the temperature of the losses. Similarities to
+    a pretrained teacher have it on both sides."""
+    teacher_features: float = 0.0
+    """The share of every network's loss, the full one's included, that is imitation of a pretrained --teacher's
+    features, by their cosine; through a linear layer where dimensions differ."""
+    teacher_relations: float = 0.0
+    """The share of every network's loss that is imitation of a pretrained --teacher's similarities between the images
+    of a batch. If the two shares are 1 together, nothing else is learned."""
     wider_teaches: bool = False
     """Let each sub-network learn from the next wider one on the same batch; the widest one keeps its usual target."""
     sub_weight: float = 1.0
@@ -145,11 +154,21 @@ class Objective:
             "distill_loss='own' is the base loss already: set own=0, or distill_loss to a loss of imitation": (
                 self.own == 0 or self.distill_loss != "own"
             ),
+            f"teacher_features={self.teacher_features} and teacher_relations={self.teacher_relations} are shares of a "
+            "loss: not negative, together at most 1": (
+                min(self.teacher_features, self.teacher_relations) >= 0 and sum(self.taught.values()) <= 1
+            ),
+            f"base_loss={self.base_loss!r} has a pretrained teacher already: it excludes teacher_features and "
+            "teacher_relations": not (self.frozen_teacher and self.taught),
+            "teacher_features and teacher_relations of 1 together leave no other loss: they exclude momentum_base, "
+            "momentum_sub and a head (method='imitate')": (
+                "own" in self.base_shares or not (self.momentum_base or self.momentum_sub or self.head != "none")
+            ),
             "relations compares embeddings, which base_loss='cross-entropy' does not have": (
                 self.relations == 0 or not self.supervised
             ),
             "wider_teaches needs something to teach: distill_loss other than 'own', or relations": (
-                not self.wider_teaches or bool(self.sub_shares.keys() - {"own"})
+                not self.wider_teaches or bool(self.sub_shares.keys() - {"own", *self.taught})
             ),
             f"sub_weight={self.sub_weight} must be positive": self.sub_weight > 0,
             f"temperature={self.temperature}, teacher_temperature={self.teacher_temperature} and "
@@ -203,13 +222,22 @@ class Objective:
 
     @property
     def frozen_teacher(self) -> bool:
-        """Whether a pretrained network gives the targets."""
+        """Whether a pretrained network gives the targets of the base loss."""
         return self.base_loss in ("seed", "seed-mse")
+
+    @property
+    def taught(self) -> dict[Part, float]:
+        """The shares of every network's loss that are imitation of a pretrained teacher."""
+        shares: dict[Part, float] = {
+            "teacher_features": self.teacher_features,
+            "teacher_relations": self.teacher_relations,
+        }
+        return {part: share for part, share in shares.items() if share}
 
     @property
     def predicts(self) -> bool:
         """Whether the base loss has a predictor."""
-        return self.base_loss in ("mse", "mocov3", "seed-mse")
+        return self.base_loss in ("mse", "mocov3", "seed-mse") and "own" in self.base_shares
 
     @property
     def queues(self) -> bool:
@@ -218,7 +246,18 @@ class Objective:
     @property
     def views(self) -> int:
         """Views of an image in a step."""
-        return 1 if self.supervised or self.base_loss == "seed" else 2
+        return 1 if self.supervised or self.base_loss == "seed" or "own" not in self.base_shares else 2
+
+    @property
+    def base_shares(self) -> dict[Part, float]:
+        """What the full network's loss is a mixture of, and how much of each.
+
+        >>> Objective(teacher_features=0.25).base_shares
+        {'own': 0.75, 'teacher_features': 0.25}
+        """
+        rest = round(1 - sum(self.taught.values()), 12)
+        own: dict[Part, float] = {"own": rest} if rest else {}
+        return own | self.taught
 
     @property
     def sub_shares(self) -> dict[Part, float]:
@@ -230,7 +269,13 @@ class Objective:
         rest: Part = "own" if self.distill_loss == "own" else "imitation"
         shares: dict[Part, float] = {"own": self.own, "relations": self.relations}
         shares = {rest: round(1 - self.own - self.relations, 12)} | {p: s for p, s in shares.items() if p != rest}
-        return {part: share for part, share in shares.items() if share}
+        untaught = self.base_shares.get("own", 0.0)
+        return {part: untaught * share for part, share in shares.items() if untaught * share} | self.taught
+
+    @property
+    def base_losses(self) -> list[str]:
+        """The names of the losses that the full network has."""
+        return [self.loss_of(part) for part in self.base_shares]
 
     @property
     def sub_losses(self) -> list[str]:
@@ -238,12 +283,14 @@ class Objective:
         return [self.loss_of(part) for part in self.sub_shares]
 
     def loss_of(self, part: Part) -> str:
-        """The name of a part of the sub-networks' loss: that of a base loss, a distillation loss, or "relations"."""
+        """The name of a part of a network's loss: that of a base loss, of a distillation loss, or the part's own."""
         return {"own": self.base_loss, "imitation": self.distill_loss}.get(part, part)
 
     def gradient_scale(self, part: Part) -> float:
         """What undoes the temperature's factor in the gradient of a part of the sub-networks' loss."""
-        return 1.0 if self.loss_of(part) in ("mse", "seed-mse", "cross-entropy", "soft") else self.temperature
+        if part == "teacher_relations":
+            return self.relation_temperature
+        return 1.0 if self.loss_of(part) in (*ABSOLUTE, "cross-entropy", "soft") else self.temperature
 
     def weight(self, width: float) -> float:
         """Of the loss of the sub-network of a width, beside that of the full network."""
@@ -252,11 +299,11 @@ class Objective:
     @property
     def guidelines(self) -> dict[int, bool]:
         """Which of the paper's three guidelines for consistent guidance of the sub-networks it satisfies."""
-        absolute = ("mse", "seed-mse")
-        imitating = bool(self.sub_shares.keys() - {"own"})
-        stable = self.momentum_sub and not self.wider_teaches if imitating else self.frozen_teacher
-        relative = any(loss not in absolute for loss in self.sub_losses)
-        return {1: self.base_loss not in absolute, 2: relative, 3: stable}
+        imitating = bool(self.sub_shares.keys() - {"own", *self.taught})
+        frozen = self.frozen_teacher or bool(self.taught)
+        stable = self.momentum_sub and not self.wider_teaches if imitating else frozen
+        full, subs = (any(name not in ABSOLUTE for name in names) for names in (self.base_losses, self.sub_losses))
+        return {1: full, 2: subs, 3: stable}
 
 
 @cache

@@ -130,8 +130,8 @@ def method_of(recipe: Recipe) -> str | None:
 
 def composition(recipe: Recipe) -> str:
     objective = recipe.objective
-    losses = " + ".join(objective.sub_losses)
-    return f"base loss {objective.base_loss}, sub-networks' loss {losses} through head {objective.head}"
+    full, subs = (" + ".join(losses) for losses in (objective.base_losses, objective.sub_losses))
+    return f"base loss {full}, sub-networks' loss {subs} through head {objective.head}"
 
 
 def headlines(found: Sequence[EvaluationRecord]) -> list[Facts]:

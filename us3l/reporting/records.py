@@ -50,7 +50,7 @@ def loss_curves(steps: Sequence[StepRecord], recipe: Recipe) -> list[Facts]:
             by_group[names[width]].append((step.step, loss))
     rates = {"name": "learning rate", "points": thinned([(step.step, step.lr) for step in steps])}
     x, y = {"label": "step", "kind": "step"}, {"label": "loss", "kind": "number"}
-    charts = [chart("Loss of the full network", f"Base loss: {objective.base_loss}.", x, y, [full])]
+    charts = [chart("Loss of the full network", f"Base loss: {' + '.join(objective.base_losses)}.", x, y, [full])]
     if by_group:
         series = [{"name": name, "points": thinned(points)} for name, points in by_group.items()]
         charts.append(

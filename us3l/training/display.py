@@ -32,6 +32,8 @@ LOSSES = {
     "seed": "SEED",
     "seed-mse": "negative cosine to the teacher",
     "relations": "similarities",
+    "teacher_features": "negative cosine to the teacher's features",
+    "teacher_relations": "similarities of the teacher",
 }
 """Names of losses for people; their values cannot be compared with each other."""
 MUCH_WAITING = 0.1
@@ -48,7 +50,7 @@ def losses_line(objective: Objective, widths: Sequence[float], losses: Sequence[
     >>> losses_line(Objective(), [1.0, 0.25, 0.5], [4.2, -0.91, -0.875])
     'loss: full network 4.200 (InfoNCE); sub-networks 0.25x -0.910, 0.5x -0.875 (negative cosine)'
     """
-    full = f"loss: full network {losses[0]:.3f} ({LOSSES[objective.base_loss]})"
+    full = f"loss: full network {losses[0]:.3f} ({' + '.join(LOSSES[loss] for loss in objective.base_losses)})"
     if len(losses) == 1:
         return full
     others = ", ".join(f"{width:g}x {loss:.3f}" for width, loss in zip(widths[1:], losses[1:], strict=True))

@@ -1,7 +1,8 @@
-"""Where a run's weights begin, if not by chance: a pretrained network of a file, a library, a folder or in memory."""
+"""Pretrained networks of a file, a library, a folder or in memory: where a run begins, or what it imitates."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from us3l.data.preprocessing import Channels, Preprocessing
 from us3l.data.spec import MEAN, STD
 from us3l.errors import UserError, did_you_mean
-from us3l.families import recognise
+from us3l.families import create, options_for, recognise
 from us3l.files import check_regular, expanded
 from us3l.slimmable import Slimmable
 from us3l.storage import load, load_plain, read_tensors, read_torch, shapes_of
@@ -28,7 +29,7 @@ KINDS = "a .safetensors or .pth file, torchvision:NAME, timm:NAME, or the folder
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A plain pretrained network, as the start of a run."""
+    """A plain pretrained network, as the start of a run or as its teacher."""
 
     name: str
     """As it was given."""
@@ -39,6 +40,8 @@ class Pretrained:
     """Settings of the network that the shapes of tensors do not tell."""
     in_order: bool = False
     """Whether its leading channels are sub-networks already: it is slimmable."""
+    build: Callable[[], nn.Module] | None = field(default=None, repr=False)
+    """Makes the network itself, without its classifier; of a state dict alone, it must be one of ours."""
 
     def __post_init__(self) -> None:
         for name, tensor in self.state.items():
@@ -63,6 +66,30 @@ class Pretrained:
             network=replace(config.recipe.network, **network),
         )
         return replace(config, recipe=recipe)
+
+    def network(self) -> nn.Module:
+        """The plain network: from images to features.
+
+        Raises:
+            UserError: It is a state dict of a network that is none of ours.
+        """
+        if self.build is not None:
+            return self.build()
+        known = recognise(shapes_of(self.state))
+        if known is None:
+            raise UserError(f"{self.name} holds weights of a network that us3l does not know: give {KINDS}")
+        options = {"stem": "imagenet", **known}
+        name, stem = options.pop("backbone"), options.pop("stem")
+        net = create(name, **options_for(name, stem, self.image_size(known)) | options)
+        self.put_into(net)
+        if not net.calibrated(1.0):
+            raise UserError(f"{self.name} has no batch-norm statistics, so it cannot teach")
+        return net.carve(1.0)
+
+    def image_size(self, known: Mapping[str, Any]) -> int:
+        """The side of the images that a network of ours was made for, as its positions tell, if it has any."""
+        sides = [shape[1] for name, shape in shapes_of(self.state).items() if "pos_embed" in name]
+        return int(sides[0] ** 0.5) * known["patch"] if sides else 224
 
     def put_into(self, net: Slimmable) -> None:
         """Give a network these weights at width 1, with their batch-norm statistics, if there are any.
@@ -97,9 +124,9 @@ def open_pretrained(init: Init, family: Callable[[Any], nn.Module] | None = None
         UserError: There is none, it cannot be read or fetched, or reading it would run code.
     """
     if isinstance(init, Slimmable):
-        return from_slimmable(f"<{init.family.name}>", init)
+        return from_slimmable(name_in_memory(init), init)
     if isinstance(init, nn.Module):
-        return from_module(f"<{type(init).__name__}>", init)
+        return from_module(name_in_memory(init), init)
     library, colon, name = str(init).partition(":")
     if colon and library in LIBRARIES:
         return LIBRARIES[library](str(init), name)
@@ -111,18 +138,38 @@ def open_pretrained(init: Init, family: Callable[[Any], nn.Module] | None = None
     return Pretrained(str(init), read_state(path))
 
 
+def name_in_memory(network: Init) -> str:
+    """What to call a network in memory."""
+    return f"<{network.family.name if isinstance(network, Slimmable) else type(network).__name__}>"
+
+
 def from_slimmable(name: str, net: Slimmable) -> Pretrained:
     state = net.carve(1.0).state_dict() if net.calibrated(1.0) else tensors_of(net.full)
     seen, options = Preprocessing.of(net), net.family.describe()["options"]
     told = {key: options[key] for key in ("stem", "heads") if options.get(key) is not None}
-    return Pretrained(name, state, seen.mean, seen.std, told, in_order=net.min_width < 1)
+    return Pretrained(name, state, seen.mean, seen.std, told, net.min_width < 1, lambda: calibrated(name, net))
+
+
+def calibrated(name: str, net: Slimmable) -> nn.Module:
+    """The full network of a model."""
+    if not net.calibrated(1.0):
+        raise UserError(f"the teacher in {name} is not calibrated at width 1: us3l.calibrate and save it again")
+    return net.carve(1.0)
 
 
 def from_module(name: str, module: nn.Module) -> Pretrained:
     """A network in memory; those of timm say how they want their images."""
     known = getattr(module, "pretrained_cfg", None) or {}
     mean, std = (tuple(known.get(key) or usual) for key, usual in (("mean", MEAN), ("std", STD)))
-    return Pretrained(name, module.state_dict(), mean, std)
+    return Pretrained(name, module.state_dict(), mean, std, build=lambda: copy.deepcopy(module))
+
+
+def without_classifier(network: nn.Module) -> nn.Module:
+    """A network of a library that gives features instead of logits: without its last linear layer."""
+    last = [name for name, part in network.named_modules() if isinstance(part, nn.Linear)][-1:]
+    for name in last:
+        network.set_submodule(name, nn.Identity())
+    return network
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -151,7 +198,13 @@ def from_torchvision(given: str, name: str) -> Pretrained:
     weights = models.get_model_weights(name).DEFAULT
     seen = weights.transforms()
     state = fetched(given, lambda: weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
-    return Pretrained(given, state, tuple(seen.mean), tuple(seen.std))
+
+    def build() -> nn.Module:
+        network = models.get_model(name)
+        network.load_state_dict(state)
+        return without_classifier(network)
+
+    return Pretrained(given, state, tuple(seen.mean), tuple(seen.std), build=build)
 
 
 def from_timm(given: str, name: str) -> Pretrained:
@@ -163,7 +216,8 @@ def from_timm(given: str, name: str) -> Pretrained:
         raise UserError(f"timm has no network {name!r}: {did_you_mean(name, timm.list_models())}")
     if not timm.is_model_pretrained(name):
         raise UserError(f"timm has no weights for {name!r}: choose another network, or give a file of them")
-    return from_module(given, fetched(given, lambda: timm.create_model(name, pretrained=True)))
+    network = fetched(given, lambda: timm.create_model(name, pretrained=True))
+    return replace(from_module(given, network), build=lambda: without_classifier(copy.deepcopy(network)))
 
 
 LIBRARIES = {"torchvision": from_torchvision, "timm": from_timm}

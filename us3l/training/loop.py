@@ -41,10 +41,11 @@ from us3l.stopping import Interrupted, stop_requests
 from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
 from us3l.training.finishing import check_product, finish
-from us3l.training.initial import Pretrained
+from us3l.training.initial import Init, Pretrained
 from us3l.training.monitor import COLLAPSED, Monitor
+from us3l.training.recipes import SOURCE
 from us3l.training.run import RunConfig, config_of
-from us3l.training.trainer import StepResult, Trainer, new_network
+from us3l.training.trainer import StepResult, Trainer, new_network, new_teacher
 from us3l.training.trouble import explained, going_on, last_good, not_finite
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
@@ -58,6 +59,7 @@ def pretrain(
     resume: bool = False,
     progress: Progress = SILENT,
     source: Pretrained | None = None,
+    teacher: Init | None = None,
 ) -> Slimmable:
     """Train a slimmable network once on images without labels; its model lies in the run's folder at the end.
 
@@ -68,6 +70,7 @@ def pretrain(
         resume: Continue the run, if it was started.
         progress: Hears how it goes.
         source: The pretrained network that a run begins with, if any.
+        teacher: The one that it imitates, if the settings cannot name it.
 
     Returns:
         The trained network, also where the model has its teacher's weights (`Objective.product`).
@@ -81,9 +84,11 @@ def pretrain(
     with run.held() if is_first(fabric) else nullcontext(), explained(config, run):
         fabric.launch()
         config = fabric.broadcast(config)  # `recipe="auto"` may have found less free memory in another process
+        own = run.family and as_family(run.family)
         if source is not None:  # whether it fits is seen before the images are read
-            new_network(config.recipe, run.family and as_family(run.family), source)
-        trainer = Trainer(config.recipe, data(), fabric, machine, run.family, source)
+            new_network(config.recipe, own, source)
+        expert = new_teacher(config.recipe, own, source, teacher)
+        trainer = Trainer(config.recipe, data(), fabric, machine, run.family, source, expert)
         monitor = Monitor(trainer) if fabric.is_global_zero else None
         progress = progress if monitor else SILENT
         size = config.recipe.views.size
@@ -117,10 +122,11 @@ def begun(
         go_on(config, trainer, monitor, run, progress)
         yield
         return
-    state = trainer.state() if config.recipe.init else None  # of all processes together
+    given = config.recipe.init or config.recipe.teacher
+    state = trainer.state() if given else None  # of all processes together
     if monitor:
         run.start(config)
-        if state is not None:  # so that what it started from is never needed again
+        if state is not None:  # so that the weights it started from are never needed again
             save_checkpoint(run.checkpoints, state)
     try:
         yield
@@ -275,13 +281,17 @@ def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: 
 def check_settings(config: RunConfig) -> None:
     """What can be checked before anything is read: teachers where they are used, a batch that fits the devices."""
     recipe = config.recipe
-    base_loss = recipe.objective.base_loss
-    if recipe.objective.frozen_teacher and recipe.teacher is None:
-        raise UserError(f"base_loss={base_loss!r} imitates a pretrained network: say which, `teacher=RUN`")
-    if recipe.teacher is not None and not recipe.objective.frozen_teacher:
+    objective, teacher = recipe.objective, recipe.settled().teacher
+    if teacher is None and (objective.taught or objective.frozen_teacher):
+        losses = ", ".join(objective.taught or [objective.base_loss])
+        raise UserError(f"{losses}: a pretrained network is to be imitated, say which: `teacher=WHAT`, or `init=WHAT`")
+    if teacher is not None and not (objective.taught or objective.frozen_teacher):
         raise UserError(
-            f"base_loss={base_loss!r} has no use for `teacher={recipe.teacher!r}`: leave it out, or use seed"
+            f"base_loss={objective.base_loss!r} has no use for `teacher={teacher!r}`: leave it out, or choose a method "
+            "that imitates it, such as `method='imitate'` or 'seed'"
         )
+    if teacher == SOURCE and recipe.init is None:
+        raise UserError("`teacher='init'` is the network that a run begins with: say which, `init=WHAT`")
     check_product(recipe, recipe.objective.product)
     count = math.prod(processes(config.machine.devices))
     if recipe.batch_size // count < 2:

@@ -14,6 +14,8 @@ from us3l.objective.spec import Objective
 
 AUTO = "auto"
 """In the place of a recipe's name: choose what fits the images and the computer (`us3l.training.automatic`)."""
+SOURCE = "init"
+"""In the place of a teacher's name: the pretrained network that the run begins with."""
 SMALL = 64  # pixels: images up to this side get the stem for small ones
 
 
@@ -116,7 +118,10 @@ class Recipe:
     """Start from a pretrained network: a .safetensors or .pth file of its weights, torchvision:NAME or timm:NAME, or
     the folder of a run or a model. It decides --backbone, --base, --stem, --mean and --std, unless these are given."""
     teacher: str | None = None
-    """A finished run, or a model's folder, whose network teaches (SEED)."""
+    """A pretrained network to imitate, by the methods imitate, us3l-imitate, seed and seed-mse: what --init takes, or
+    "init" for the same network (the default where a run has an --init)."""
+    teacher_size: int | None = None
+    """Side in pixels to which views are resized for the teacher (default: they stay, unless it takes one size only)."""
     max_steps: int | None = None
     """Stop after this many steps; all schedules are shortened to that."""
     images: int | None = None
@@ -133,7 +138,7 @@ class Recipe:
     """Training images on which batch-norm statistics are collected at the end."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "max_steps", "images", "calibration"):
+        for name in ("epochs", "batch_size", "max_steps", "images", "calibration", "teacher_size"):
             value = getattr(self, name)
             if value is not None and value < (2 if name in ("batch_size", "calibration") else 1):
                 raise UserError(f"{name}={value} is too small")
@@ -143,11 +148,13 @@ class Recipe:
             raise UserError(f"sub_size={sub_size} must not exceed the size of the views, {self.views.size}")
 
     def settled(self) -> Recipe:
-        """This recipe with what depends on the size of the images: the stem."""
-        if self.network.stem != "auto":
-            return self
-        stem: Literal["cifar", "imagenet"] = "cifar" if self.views.size <= SMALL else "imagenet"
-        return replace(self, network=replace(self.network, stem=stem))
+        """This recipe with what depends on its other settings: the stem and the teacher."""
+        stem, teacher = self.network.stem, self.teacher
+        if stem == "auto":
+            stem = "cifar" if self.views.size <= SMALL else "imagenet"
+        if teacher is None and self.init is not None and self.objective.taught:
+            teacher = SOURCE
+        return replace(self, network=replace(self.network, stem=stem), teacher=teacher)
 
     def with_method(self, name: str) -> Recipe:
         """This recipe for another method.
@@ -263,6 +270,15 @@ MINI_VIT = replace(
     optimiser=replace(VIT.optimiser, lr=1e-3, warmup=2),
 )
 
+SLIM = replace(
+    CIFAR.with_method("imitate"),
+    network=Network("mobilenet_v2", stem="imagenet"),
+    views=Views(96, (0.2, 1.0), grey=0.0),
+    optimiser=Optimiser("adamw", lr=1e-3, warmup=1, weight_decay=0.01),
+    epochs=60,
+    batch_size=64,
+)
+
 RECIPES: dict[str, tuple[Recipe, str]] = {
     "mini": (MINI, "a small ResNet-18 on 32-pixel images, for CPUs: the twin of cifar-resnet18"),
     "digits": (
@@ -273,6 +289,7 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
         ),
         "the demo: handwritten digits on a CPU, in minutes",
     ),
+    "slim": (SLIM, "makes a pretrained network (`init`) slimmable, on photographs at 96 pixels, without labels"),
     "mini-photos": (MINI_PHOTOS, "a small ResNet-18 on photographs at 96 pixels, for CPUs: the twin of photos"),
     "photos": (PHOTOS, "a ResNet-18 on photographs at 224 pixels (a GPU job, not tried yet)"),
     "cifar-resnet18": (CIFAR, "the paper's ResNet-18 on CIFAR (a GPU job)"),

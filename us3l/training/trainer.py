@@ -32,11 +32,13 @@ from us3l.objective.sampling import sample_widths
 from us3l.seeds import seed_from, seeded
 from us3l.slimmable import Slimmable
 from us3l.sorting import sort_channels
-from us3l.training.initial import Pretrained
+from us3l.storage import copy_weights
+from us3l.tensors import tensors_of
+from us3l.training.initial import Init, Pretrained
 from us3l.training.optimisers import copies, new_optimiser, take_back
-from us3l.training.recipes import Optimiser, Recipe
+from us3l.training.recipes import SOURCE, Optimiser, Recipe
 from us3l.training.run import Machine
-from us3l.training.teacher import load_teacher
+from us3l.training.teacher import open_teacher
 
 OWN_VIEWS = 2  # beside a run's seed: draws of the views that sub-networks alone see
 
@@ -70,6 +72,7 @@ class Trainer:
         machine: Machine | None = None,
         own: Callable[[Any], nn.Module] | None = None,
         source: Pretrained | None = None,
+        teacher: nn.Module | None = None,
     ) -> None:
         self.recipe, self.fabric, self.machine = recipe, fabric, machine or Machine()
         self.preprocessing = replace(Preprocessing.usual(recipe.views.size), mean=recipe.mean, std=recipe.std)
@@ -90,9 +93,12 @@ class Trainer:
         self.sub_reading: Iterator[Batch] = iter(())
         self.waited = 0.0  # seconds that the last step waited for its images
         self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
-        net = new_network(recipe, own and as_family(own), source)
-        self.learner = new_learner(recipe, net, self.images, self.peers).to(memory_format=torch.channels_last)
-        for network in (net.full, self.learner.teacher) if self.machine.compile else ():
+        plain = own and as_family(own)
+        teacher = teacher or new_teacher(recipe, plain, source)
+        net = new_network(recipe, plain, source)
+        learner = new_learner(recipe, net, self.images, self.peers, teacher)
+        self.learner = learner.to(memory_format=torch.channels_last)
+        for network in (net.full, learner.teacher, learner.expert) if self.machine.compile else ():
             if network is not None:
                 network.compile()
         self.model = fabric.setup_module(self.learner)
@@ -353,14 +359,55 @@ def new_network(recipe: Recipe, own: Family | None = None, source: Pretrained | 
     if own is None and network.own:
         raise UserError(f"this run trains a network of your own, {network.backbone}: give it again, network=...")
     torch.manual_seed(recipe.seed)
-    net = one_or_all(own or backbone(recipe), network.min_width, switchable, network.individual)
+    net = one_or_all(plain := own or backbone(recipe), network.min_width, switchable, network.individual)
     for width in recipe.objective.fixed_widths or ():
         net.check(width)
-    if source is not None:
-        source.put_into(net)
-        if not source.in_order:
-            sort_channels(net)
+    if source is not None and network.individual is not None:  # which begins with its part of the pretrained network
+        copy_weights(all_widths(recipe, plain, source)._leading(network.individual), tensors_of(net.full))
+    elif source is not None:
+        put_in_order(source, net)
     return net
+
+
+def all_widths(recipe: Recipe, plain: Family, source: Pretrained) -> Slimmable:
+    """A pretrained network with its channels in order, at every width that a recipe may mean."""
+    network = recipe.network
+    return put_in_order(source, Slimmable(plain, min(network.min_width, network.individual or 1.0)))
+
+
+def put_in_order(source: Pretrained, net: Slimmable) -> Slimmable:
+    """A network with the weights of a pretrained one, its channels in order of importance."""
+    source.put_into(net)
+    if not source.in_order:
+        sort_channels(net)
+    return net
+
+
+def new_teacher(
+    recipe: Recipe, own: Family | None = None, source: Pretrained | None = None, given: Init | None = None
+) -> nn.Module | None:
+    """The frozen network that a recipe has imitated, as a module from a run's views to vectors; None: there is none.
+
+    Args:
+        recipe: What names it.
+        own: The family, if it is one of the user's own.
+        source: What the run begins with. Without it, as when a run is resumed, a teacher that is the same network
+            has the right layers only: its weights are in the checkpoint.
+        given: The teacher, if the recipe cannot name it.
+    """
+    recipe = recipe.settled()
+    if recipe.teacher is None or not (recipe.objective.taught or recipe.objective.frozen_teacher):
+        return None
+    with torch.random.fork_rng(devices=[]):
+        if recipe.teacher != SOURCE:
+            return open_teacher(recipe, given)
+        plain = own or backbone(recipe)
+        if source is None:
+            return plain(1.0)
+        net = all_widths(recipe, plain, source)
+        if not net.calibrated(1.0):
+            raise UserError(f"{source.name} has no batch-norm statistics, so it cannot teach: give another `teacher`")
+        return net.carve(1.0)
 
 
 def backbone(recipe: Recipe) -> Family:
@@ -379,19 +426,19 @@ def split(batch: Batch, count: int) -> list[Batch]:
     return [Batch(*share) for share in zip(views, batch.indices.tensor_split(count), labels, strict=True)]
 
 
-def new_learner(recipe: Recipe, net: Slimmable, images: Images, peers: Peers) -> Learner:
-    objective, classes, frozen = recipe.objective, 0, None
+def new_learner(
+    recipe: Recipe, net: Slimmable, images: Images, peers: Peers, teacher: nn.Module | None = None
+) -> Learner:
+    objective, classes = recipe.objective, 0
     if objective.supervised:
         if images.labels is None:
             raise UserError(f"{images.name} has no labels, which base_loss='cross-entropy' learns from")
         classes = 1 + int(images.labels.max())
-    if objective.frozen_teacher and recipe.teacher:
-        frozen = load_teacher(recipe.teacher, recipe.views.size)
     if net.family.image_size is not None and objective.sub_size not in (None, recipe.views.size):
         raise UserError(
             f"{recipe.network.backbone} sees images of {net.family.image_size} pixels only: leave out `sub_size`"
         )
-    return Learner(net, objective, recipe.views.size, classes, frozen, peers)
+    return Learner(net, objective, recipe.views.size, classes, teacher, peers)
 
 
 def channels_last(view: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ def pretrain(
     config: str | Path | RunConfig | None = None,
     network: Callable[[Any], nn.Module] | None = None,
     init: Init | None = None,
+    teacher: Init | None = None,
     resume: bool = False,
     progress: Progress | Told | None = None,
     **settings: Any,
@@ -59,6 +60,8 @@ def pretrain(
         init: start from a pretrained network: a .safetensors or .pth file of its weights, "torchvision:NAME",
             "timm:NAME", the folder of a run or a model, or a network in memory. It decides the backbone and the
             normalisation of images, unless you do.
+        teacher: a pretrained network that the widths imitate, by the methods "imitate", "us3l-imitate", "seed" and
+            "seed-mse": what `init` takes, any network in memory that makes vectors of images, or "init", the default.
         resume: continue the run in `out` from its last checkpoint; start it if there is none.
         progress: "silent" (the default), "lines", "live", or an object of your own.
         settings: any setting of `us3l pretrain` by its name, such as `epochs=50` or `min_width=0.5`.
@@ -70,8 +73,10 @@ def pretrain(
         raise UserError("say where the run should go: `out='runs/NAME'`")
     run, told = Run(out, network), progress_of(progress)
     start: Pretrained | Init | None = init
+    if teacher is not None:
+        settings["teacher"] = str(teacher) if isinstance(teacher, str | Path) else in_memory(teacher)
     if resume and run.started:
-        given = {} if init is None else {"init": str(init) if isinstance(init, str | Path) else pretrained(init).name}
+        given = {} if init is None else {"init": str(init) if isinstance(init, str | Path) else in_memory(init)}
         chosen = resumed(run, data, config, **given, **settings)
     else:
         run.refuse_if_used()
@@ -88,7 +93,7 @@ def pretrain(
                 "say which images to learn from, such as a folder: `us3l.pretrain('photos/', out='runs/photos')`; "
                 "for a first try without any, take 'digits'"
             )
-    train(chosen, run, data, resume, told, start)
+    train(chosen, run, data, resume, told, start, teacher)
     return run
 
 
@@ -130,8 +135,9 @@ def train(
     resume: bool = False,
     progress: Progress | None = None,
     init: Pretrained | Init | None = None,
+    teacher: Init | None = None,
 ) -> None:
-    """Train by settings that are complete; `data` and `init` are only needed where the settings cannot name them."""
+    """Train by settings that are complete; networks and images are only needed where the settings cannot name them."""
     from us3l.training.loop import pretrain as train_all
 
     told, recipe = progress_of(progress), config.recipe.settled()
@@ -149,7 +155,8 @@ def train(
     source = start_of(config, run, init)
     if source is not None:
         config = replace(config, init_sha256=source.sha256)
-    train_all(replace(config, recipe=recipe), run, lambda: training_images(config, data, told), resume, told, source)
+    config = replace(config, recipe=recipe)
+    train_all(config, run, lambda: training_images(config, data, told), resume, told, source, teacher)
 
 
 def start_of(config: RunConfig, run: Run, init: Pretrained | Init | None) -> Pretrained | None:
@@ -247,6 +254,13 @@ def configuration(
     if init is not None:
         chosen = pretrained(init).configure(chosen)
     return changed(chosen, **settings)
+
+
+def in_memory(network: Init) -> str:
+    """What config.yaml calls a network that a Python program gave."""
+    from us3l.training.initial import name_in_memory
+
+    return name_in_memory(network)
 
 
 def pretrained(init: Pretrained | Init, family: Callable[[Any], nn.Module] | None = None) -> Pretrained:
