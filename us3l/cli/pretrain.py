@@ -31,7 +31,6 @@ class Pretrain:
       us3l pretrain photos/ --out runs/photos
       us3l pretrain photos/ --out runs/small --recipe mini --epochs 50 --size 48
       us3l pretrain photos/ --out runs/slim --init torchvision:mobilenet_v2 --recipe slim
-      us3l pretrain photos/ --out runs/taught --teacher torchvision:resnet50 --method imitate --size 96
       us3l pretrain --out runs/photos --resume
       torchrun --nproc-per-node 8 -m us3l pretrain photos/ --out runs/photos --resume
       us3l pretrain photos/ --out runs/half --method byol --individual 0.5
