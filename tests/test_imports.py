@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "run": {"data"},
     "evaluation": {"data", "run"},
     "deploy": {"data", "evaluation", "run"},
+    "serving": {"data", "deploy", "reporting", "run"},
     "training": {"data", "distributed", "evaluation", "objective", "run"},
     "checkup": {"data", "distributed", "evaluation", "training"},
     "reporting": {"data", "deploy", "evaluation", "objective", "paper", "run", "training"},

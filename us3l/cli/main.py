@@ -28,6 +28,7 @@ COMMANDS = {
     "pick": "the best width within a budget",
     "export": "plain networks as files: torch, safetensors, ONNX, OpenVINO; INT8",
     "embed": "every image of a folder as a vector, in one file",
+    "serve": "answer over HTTP, at the width that keeps the latency",
     "download": "download a known data set",
     "doctor": "check and measure this machine, and recommend settings",
     "backbones": "the available networks, and what they cost",

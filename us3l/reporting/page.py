@@ -19,22 +19,33 @@ def page(report: dict[str, Any]) -> str:
 
     All names in it may be hostile: the script, which is the only one that may run, sets them as text.
     """
-    script = _part("draw.js") + _part("page.js")
+    script = part("draw.js") + part("page.js")
     try:
         data = json.dumps(report, allow_nan=False).replace("<", "\\u003c")  # nothing in it can end the element
     except ValueError:
         raise UserError(
             "a number in the run's metrics or profile is not finite; profile it again if it is there"
         ) from None
-    text = Template(_part("page.html")).substitute(
+    text = Template(part("page.html")).substitute(
         title=escape(report["title"]),
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=Template(_part("page.css")).substitute({f"c{n}": colour for n, colour in enumerate(COLOURS)}),
+        digest=script_digest(script),
+        style=style(),
         script=script,
         data=data,
     )
     return text.encode("utf-8", "replace").decode("utf-8")  # names of files need not be text
 
 
-def _part(name: str) -> str:
+def style() -> str:
+    """The style of every page."""
+    return Template(part("page.css")).substitute({f"c{n}": colour for n, colour in enumerate(COLOURS)})
+
+
+def script_digest(script: str) -> str:
+    """By which a page's policy names the one script that may run."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def part(name: str) -> str:
+    """A file that pages are made of."""
     return files("us3l.reporting").joinpath(name).read_text(encoding="utf-8")

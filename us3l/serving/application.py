@@ -1,0 +1,196 @@
+"""The service over HTTP: routes, tokens, and answers that tell strangers nothing about the inside."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from us3l.deploy.networks import Task
+from us3l.errors import UserError
+from us3l.serving.api import ENDPOINTS, Endpoint, openapi
+from us3l.serving.pages import docs_page, live_page
+from us3l.serving.refusals import Refusal
+from us3l.serving.service import Answer, Service
+
+LOG = logging.getLogger("us3l.serving.requests")
+TOP = 5
+RAW = "application/octet-stream"
+SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store", "referrer-policy": "no-referrer"}
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def application(service: Service) -> Starlette:
+    """The ASGI application of a service: `us3l serve` runs it, and so can any ASGI server.
+
+    Args:
+        service: Prepared, or to be prepared: until then requests are refused.
+    """
+    handlers = Handlers(service)
+    routes = []
+    for endpoint in ENDPOINTS:
+        name = endpoint.path.strip("/").partition(".")[0] or "page"
+        handler = handlers.guarded(endpoint, getattr(handlers, name))
+        routes.append(Route(endpoint.path, handler, methods=[endpoint.method]))
+
+    async def unknown(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        service.watch.requests.labels("other", str(error.status_code)).inc()
+        reason = {404: "there is nothing here: see /docs", 405: "not by this method: see /docs"}
+        known = reason.get(error.status_code, "the request cannot be understood")
+        return plain({"error": known}, error.status_code, dict(error.headers or {}))
+
+    return Starlette(routes=routes, exception_handlers={HTTPException: unknown})
+
+
+class Handlers:
+    """A function for each endpoint, by the name of its path."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._token = None if service.settings.token is None else digest(service.settings.token.encode())
+        self._live, self._docs = live_page(), docs_page()
+
+    def guarded(self, endpoint: Endpoint, handler: Handler) -> Handler:
+        """A handler that checks the token, and turns whatever goes wrong into an answer."""
+
+        async def answer(request: Request) -> Response:
+            started = time.perf_counter()
+            try:
+                if not endpoint.open:
+                    self.check_token(request)
+                response = await handler(request)
+            except Refusal as refusal:
+                self.service.watch.refused(refusal.cause)
+                response = plain({"error": refusal.reason}, refusal.status, refusal.headers)
+            except UserError as error:
+                self.service.watch.refused("request")
+                response = plain({"error": str(error)}, 400)
+            except Exception:
+                LOG.exception("%s failed", endpoint.path)
+                self.service.watch.refused("internal")
+                response = plain({"error": "internal error"}, 500)
+            self.service.watch.requests.labels(endpoint.path, str(response.status_code)).inc()
+            ms = 1e3 * (time.perf_counter() - started)
+            LOG.info("%s %s %d %.1f ms", endpoint.method, endpoint.path, response.status_code, ms)
+            return response
+
+        return answer
+
+    def check_token(self, request: Request) -> None:
+        if self._token is None:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(digest(given.strip().encode("utf-8", "replace")), self._token)
+        if not same or scheme.lower() != "bearer":
+            reason = "the token is missing or wrong: send it as Authorization: Bearer TOKEN"
+            raise Refusal(401, reason, "token")
+
+    async def embed(self, request: Request) -> Response:
+        answer = await self._answer(request, "features")
+        if RAW in request.headers.get("accept", ""):
+            rows, columns = answer.outputs.shape
+            facts = {f"us3l-{name.replace('_', '-')}": str(value) for name, value in shared(answer).items()}
+            return Response(
+                np.ascontiguousarray(answer.outputs, "<f4").tobytes(),
+                headers=SAFE | facts | {"us3l-shape": f"{rows}x{columns}"},
+                media_type=RAW,
+            )
+        return plain(shared(answer) | {"embeddings": answer.outputs.tolist()})
+
+    async def predict(self, request: Request) -> Response:
+        top = number(request, "top") or TOP
+        answer = await self._answer(request, "classes")
+        classes = answer.model.classes
+        best = np.argsort(-answer.outputs, axis=1, kind="stable")[:, : math.ceil(min(top, len(classes)))]
+        predictions = [
+            [{"class": classes[index], "probability": float(row[index])} for index in order]
+            for row, order in zip(answer.outputs, best, strict=True)
+        ]
+        return plain(shared(answer) | {"predictions": predictions})
+
+    async def _answer(self, request: Request, task: Task) -> Answer:
+        service = self.service
+        service.check_open()
+        service.check_task(task)
+        width, latency = number(request, "width"), number(request, "latency_ms")
+        if width is not None and latency is not None:
+            raise Refusal(400, "give width or latency_ms, not both")
+        if width is not None:
+            service.model.width(width, task)
+        service.scheduler.receiving += 1
+        with service.bodies.holding() as sizes:
+            try:
+                images = await service.bodies.images(request, sizes)
+            finally:
+                service.scheduler.receiving -= 1
+            return await service.answer(images, task, width, latency)
+
+    async def widths(self, _: Request) -> Response:
+        return plain(self.service.model.about())
+
+    async def recent(self, _: Request) -> Response:
+        return plain(self.service.watch.recent())
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self.service.watch.text(), headers=SAFE, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def health(self, _: Request) -> Response:
+        return plain({"status": "ok"})
+
+    async def ready(self, _: Request) -> Response:
+        self.service.check_open()
+        return plain({"status": "ready"})
+
+    async def openapi(self, _: Request) -> Response:
+        return plain(openapi())
+
+    async def docs(self, _: Request) -> Response:
+        return self._docs.response()
+
+    async def page(self, _: Request) -> Response:
+        return self._live.response()
+
+
+def shared(answer: Answer) -> dict[str, Any]:
+    """What every answer says."""
+    times = {"waited_ms": round(answer.waited_ms, 3), "took_ms": round(answer.took_ms, 3)}
+    return {"model": answer.model.identity, "width": answer.width} | times
+
+
+def plain(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """JSON. Floats have all their digits: read as float32 they are what was computed, to the bit."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    content = text.encode("utf-8", "replace")  # names of classes need not be text
+    return Response(content, status, SAFE | (headers or {}), "application/json")
+
+
+def number(request: Request, name: str) -> float | None:
+    """A positive number in the address; 0.5x is a width too."""
+    given = request.query_params.getlist(name)
+    if not given:
+        return None
+    text = given[0].removesuffix("x") if name == "width" else given[0]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if len(given) > 1 or not 0 < value < math.inf:
+        raise Refusal(400, f"{name} must be one number above 0")
+    return value
+
+
+def digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()

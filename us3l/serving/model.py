@@ -1,0 +1,213 @@
+"""A model made ready to be served: its widths, how long each takes here, and how many images fit in one call."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image as Pillow
+from torch import Tensor
+
+from us3l.data.decode import Damaged, measure
+from us3l.deploy.adaptive import Controller
+from us3l.deploy.backends import Backend, Forward
+from us3l.deploy.images import read, together
+from us3l.deploy.networks import Files, Shared, Task
+from us3l.deploy.runtime import MEASURED, Runtime, spread
+from us3l.deploy.timing import percentile, take_turns
+from us3l.errors import UserError
+from us3l.files import checksum
+from us3l.run.bundles import MANIFEST
+from us3l.serving.settings import ServiceSettings
+
+TURNS = 3
+KEPT = 1000  # decisions of a controller: a service runs for months
+
+
+class ServedModel:
+    """A `Runtime` whose answers do not depend on what else is computed at the same time.
+
+    Several images in one call may take another path through a library than one image alone, and differ in the last
+    bits: PyTorch does that, ONNX Runtime and OpenVINO do not. `prepare` finds out, and `compute` then gives to the bit
+    what `Runtime.embed` gives for each image alone.
+
+    Args:
+        path: The folder of a run, of a model or of a bundle.
+        settings: Those of the service.
+        backend: As in `Runtime`.
+        threads: That compute one call.
+        int8: As in `Runtime`.
+        head: As in `Runtime`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: ServiceSettings,
+        backend: Backend | Literal["auto"] = "auto",
+        threads: int = 1,
+        int8: bool | None = None,
+        head: str | None = None,
+    ) -> None:
+        self.settings = settings
+        self.runtime = Runtime(path, backend, threads, int8, head)
+        self.name = path.resolve().name
+        networks = self.runtime.networks
+        self.backend = networks.backend if isinstance(networks, Files) else "torch"
+        if isinstance(networks, Files):
+            self.identity = checksum(networks.bundle.folder / MANIFEST)[:12]
+        else:
+            assert isinstance(networks, Shared)
+            self.identity = networks.net.digest[:12]
+        self.widths: dict[Task, list[float]] = {task: self._usable(task) for task in self.runtime.gives}
+        for task, widths in self.widths.items():
+            if not widths:
+                raise UserError(f"{path} has no calibrated width: us3l.calibrate(net, images), and save it")
+            if settings.width is not None:
+                self.width(settings.width, task)
+        self.latencies: dict[Task, dict[float, float]] = {}
+        self.controllers: dict[Task, Controller] = {}
+        self._sizes: dict[tuple[Task, float], list[int]] = {}
+        self._runs: dict[tuple[Task, float], Forward] = {}
+        self._lock = threading.Lock()
+
+    def _usable(self, task: Task) -> list[float]:
+        networks = self.runtime.networks
+        found = networks.widths(task)
+        return [width for width in found if networks.net.calibrated(width)] if isinstance(networks, Shared) else found
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes; none if it has no classifier."""
+        return self.runtime.classes or []
+
+    def width(self, wanted: float, task: Task) -> float:
+        """The name of a width that a request asks for, or an error that lists those there are."""
+        networks, known = self.runtime.networks, self.widths[task]
+        found = wanted
+        if isinstance(networks, Shared) and known[0] <= wanted <= known[-1]:
+            found = networks.net.canonical(wanted)
+        if found in known:
+            return found
+        shown = ", ".join(f"{width:g}" for width in spread(known, MEASURED))
+        more = f" and {len(known) - MEASURED} between them" if len(known) > MEASURED else ""
+        raise UserError(f"there is no width {wanted:g} for {task}: choose from {shown}{more}")
+
+    def prepare(self, previous: ServedModel | None = None) -> None:
+        """Time the widths and find out which may share a call. It takes seconds; answers are right without it too.
+
+        Args:
+            previous: The model that this one takes over from: it begins at that one's width.
+        """
+        image = sample(self.runtime.networks.preprocessing.resize)
+        for task, known in self.widths.items():
+            widths = spread(known, MEASURED)
+            for width in widths:
+                self._sizes[task, width] = self._exact_sizes(task, width)
+            jobs: dict[float, Callable[[], object]] = {
+                width: lambda task=task, width=width: self.compute([self.read(image)], task, width)  # type: ignore[misc]
+                for width in widths
+            }
+            times = take_turns(jobs, TURNS)
+            self.latencies[task] = {width: percentile(ms, 50) for width, ms in times.items()}
+            controller = Controller(self.latencies[task], self.settings.target_ms)
+            if previous and task in previous.controllers:
+                controller.width = max([w for w in widths if w <= previous.controllers[task].width], default=widths[0])
+            self.controllers[task] = controller
+
+    def _exact_sizes(self, task: Task, width: float) -> list[int]:
+        """How many images give in one call, to the bit, what they give one by one: which kernels run is decided by
+        the shapes, not by the values, so that a few images tell."""
+        size, most = self.runtime.networks.preprocessing.size, self.settings.batch_size
+        images = np.random.default_rng(0).standard_normal((most, 3, size, size), np.float32)
+        run = self._run(task, width)
+        alone = np.concatenate([run(images[i : i + 1]).copy() for i in range(most)])
+        sizes = [2**power for power in range(1, most.bit_length()) if 2**power <= most]
+        return [1, *(n for n in sizes if np.array_equal(run(images[:n]), alone[:n]))]
+
+    def _run(self, task: Task, width: float) -> Forward:
+        with self._lock:
+            if (task, width) not in self._runs:
+                self._runs[task, width] = self.runtime.networks.run(width, task)
+            return self._runs[task, width]
+
+    def automatic_width(self, task: Task) -> float:
+        """That of requests which name none, at this moment."""
+        if self.settings.width is not None:
+            return self.width(self.settings.width, task)
+        return self.controllers[task].width if task in self.controllers else self.widths[task][-1]
+
+    def narrowest(self, task: Task) -> float:
+        """The least that requests which name no width may get."""
+        return self.automatic_width(task) if self.settings.width is not None else min(self.latencies[task])
+
+    def idle_ms(self, task: Task, width: float) -> float:
+        """What an image takes on the idle machine: measured at that width or at the next that was."""
+        times = self.latencies[task]
+        return times[min([known for known in times if known >= width], default=max(times))]
+
+    def together(self, task: Task, width: float) -> int:
+        """How many images `compute` gives to the network at once."""
+        return self._sizes.get((task, width), [1])[-1]
+
+    def read(self, image: bytes, place: str = "image 0") -> Tensor:
+        """An image's pixels, as `Runtime` reads them; a `UserError` says what is wrong with it."""
+        try:
+            height, width = measure(image)
+        except Damaged as error:
+            raise UserError(f"cannot read {place}: {error}") from None
+        if height * width > 1e6 * self.settings.max_megapixels:
+            raise UserError(
+                f"cannot read {place}: {width}x{height} are more than {self.settings.max_megapixels:g} megapixels"
+            )
+        return read(image, self.runtime.networks.preprocessing, place)
+
+    def compute(self, pixels: Sequence[Tensor], task: Task, width: float) -> np.ndarray:
+        """Features or logits of some images, one row each."""
+        run, sizes = self._run(task, width), self._sizes.get((task, width), [1])
+        rows, done = [], 0
+        while done < len(pixels):
+            size = max(n for n in sizes if n <= len(pixels) - done)
+            rows.append(run(together(list(pixels[done : done + size]), self.runtime.networks.preprocessing)).copy())
+            done += size
+        return np.concatenate(rows)
+
+    def observe(self, task: Task, width: float, latency_ms: float, now: float) -> None:
+        """Let the width follow the load: called for requests that named none."""
+        if task in self.controllers and self.settings.width is None:
+            controller = self.controllers[task]
+            controller.observe(width, latency_ms, now)
+            del controller.decisions[:-KEPT]
+
+    def about(self) -> dict[str, Any]:
+        """What clients may know of it."""
+        networks = self.runtime.networks
+        return {
+            "model": self.identity,
+            "name": self.name,
+            "backend": self.backend,
+            "image_size": networks.preprocessing.size,
+            "target_ms": self.settings.target_ms,
+            "classes": self.classes,
+            "tasks": {
+                {"features": "embed", "classes": "predict"}[task]: {
+                    "width": self.automatic_width(task),
+                    "widths": widths,
+                    "idle_ms": [{"width": width, "ms": ms} for width, ms in self.latencies.get(task, {}).items()],
+                    "images_at_once": max([sizes[-1] for (of, _), sizes in self._sizes.items() if of == task] or [1]),
+                }
+                for task, widths in self.widths.items()
+            },
+        }
+
+
+def sample(side: int) -> bytes:
+    """A JPEG to time the reading of images with."""
+    coarse = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Pillow.fromarray(coarse).resize((side, side), Pillow.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()

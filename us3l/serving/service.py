@@ -1,0 +1,200 @@
+"""A model, the queue before it, and what is known of both: all of a service but HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from us3l.deploy.networks import Task
+from us3l.errors import UserError
+from us3l.serving.bodies import Bodies
+from us3l.serving.model import ServedModel
+from us3l.serving.refusals import Refusal
+from us3l.serving.scheduling import Job, Scheduler
+from us3l.serving.settings import ServiceSettings
+from us3l.serving.watching import Watch
+
+LOG = logging.getLogger("us3l.serving")
+HANGING = 30.0  # seconds after its deadline in which a job that has begun must end
+PATHS: dict[Task, str] = {"features": "/embed", "classes": "/predict"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out for the images of one request."""
+
+    outputs: np.ndarray
+    """N x C, float32: features, or probabilities."""
+    width: float
+    model: ServedModel
+    """Which one gave it: embeddings of two models cannot be compared."""
+    waited_ms: float
+    """Before its turn came."""
+    took_ms: float
+    """From its arrival to the result."""
+
+
+class Service:
+    """Answers requests with a model that can be exchanged meanwhile.
+
+    Args:
+        load: Gives the model, and gives it again for `reload`; it is not prepared yet.
+        settings: What is accepted, and how long it may take.
+    """
+
+    def __init__(self, load: Callable[[], ServedModel], settings: ServiceSettings) -> None:
+        self.settings, self._load = settings, load
+        self.model = load()
+        self.ready = self.stopping = False
+        self.bodies = Bodies(settings)
+        self.watch = Watch(self._width, lambda: self.scheduler.waiting)
+        self.scheduler = Scheduler(
+            settings.workers, settings.queue, settings.gather_ms, lambda images, _: self.watch.batch.observe(images)
+        )
+        self._started = time.perf_counter()
+
+    def _width(self) -> float:
+        return self.model.automatic_width(self.model.runtime.gives[0])
+
+    def prepare(self) -> None:
+        """Measure the model; requests are refused until then."""
+        self.model.prepare()
+        self.ready = True
+
+    def reload(self) -> bool:
+        """Load the model again, from where it came, and let it take over. Requests go on; those that were accepted are
+        answered by the old one.
+
+        Returns:
+            Whether it did: a model that cannot be loaded changes nothing.
+        """
+        try:
+            model = self._load()
+            model.prepare(self.model)
+        except (UserError, OSError) as error:
+            LOG.error("the model was not loaded again: %s", error)
+            self.watch.reloads.labels("failed").inc()
+            return False
+        self.model = model
+        self.watch.reloads.labels("loaded").inc()
+        LOG.warning("model %s is served now", model.identity)
+        return True
+
+    def check_open(self) -> None:
+        """Raise a `Refusal` while nothing can be accepted."""
+        if self.stopping:
+            raise Refusal(503, "the service is stopping", "stopping", wait_ms=1000)
+        self.check_ready()
+
+    def check_ready(self) -> None:
+        """Raise a `Refusal` until the model is prepared."""
+        if not self.ready:
+            raise Refusal(503, "the service is not ready yet", "starting", wait_ms=1000)
+
+    def check_task(self, task: Task, model: ServedModel | None = None) -> None:
+        """Raise a `Refusal` if the model, by default the present one, cannot do that."""
+        gives = (model or self.model).runtime.gives
+        if task not in gives:
+            raise Refusal(404, f"this model has no {PATHS[task]}: it gives {' and '.join(gives)}")
+
+    async def answer(
+        self, images: list[bytes], task: Task, width: float | None = None, latency_ms: float | None = None
+    ) -> Answer:
+        """Features or probabilities of images.
+
+        Args:
+            images: Encoded, as in files.
+            task: "features" or "classes".
+            width: Of the network (default: what the controller decides).
+            latency_ms: Take the widest network with which the answer should come within that time, the wait included.
+
+        Raises:
+            Refusal: There is no answer, or none in time.
+        """
+        model, loop = self.model, asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def finished(_: Job) -> None:
+            loop.call_soon_threadsafe(settle, ended)
+
+        job = self._job(model, images, task, width, latency_ms, finished)
+        try:
+            self.scheduler.submit(job)
+            async with asyncio.timeout(job.deadline - job.arrived + HANGING):
+                await ended
+            if job.refusal is not None:
+                raise job.refusal
+        except TimeoutError:
+            self.scheduler.abandon(job)
+            raise Refusal(503, "the service took too long", "late", wait_ms=1000) from None
+        except Refusal as refusal:
+            if job.automatic and refusal.cause in ("queue", "deadline", "late"):
+                self._observe(job, max(job.took_ms, self._expected_ms(job)))
+            raise
+        assert job.width is not None
+        if job.automatic:
+            self._observe(job, job.took_ms)
+        self.watch.answered(PATHS[task], job.width, len(images), job.took_ms / 1e3)
+        outputs = job.outputs
+        if task == "classes":  # row by row, as for one image alone
+            outputs = np.concatenate([torch.from_numpy(row[None]).softmax(1).numpy() for row in outputs])
+        return Answer(outputs, job.width, model, job.waited_ms, job.took_ms)
+
+    def _job(
+        self,
+        model: ServedModel,
+        images: list[bytes],
+        task: Task,
+        width: float | None,
+        latency_ms: float | None,
+        finished: Callable[[Job], None],
+    ) -> Job:
+        """A request with the width and the time that it gets. A request that names no width is accepted if it can keep
+        the target at the narrowest; the controller then finds the width at which requests do."""
+        self.check_ready()
+        self.check_task(task, model)
+        number = len(images)
+        target, deadline = self.settings.target_ms * number, self.settings.deadline_ms * number
+        if latency_ms is not None:
+            width, limit, deadline = self._width_within(model, latency_ms, task, number), latency_ms, latency_ms
+        elif width is not None:
+            width, limit = model.width(width, task), deadline
+        else:
+            limit, deadline = target, max(target, deadline)
+        arrived = time.perf_counter()
+        return Job(model, task, images, width, limit, arrived + deadline / 1e3, finished, arrived)
+
+    def _width_within(self, model: ServedModel, latency_ms: float, task: Task, images: int) -> float:
+        wait = self.scheduler.wait_ms()
+        own = {width: self.scheduler.own_ms(model, task, width, images) for width in model.latencies[task]}
+        if fitting := [width for width, ms in own.items() if wait + ms <= latency_ms]:
+            return max(fitting)
+        width, idle = min(own), min(own.values()) / self.scheduler.slowdown
+        if idle > latency_ms:
+            raise UserError(f"no width takes at most {latency_ms:g} ms here: {width:g} takes {idle:.3g} ms")
+        return width
+
+    def _expected_ms(self, job: Job) -> float:
+        width = job.model.automatic_width(job.task)
+        return self.scheduler.wait_ms() + self.scheduler.own_ms(job.model, job.task, width, len(job.images))
+
+    def _observe(self, job: Job, latency_ms: float) -> None:
+        """The controller sees what requests take, and what those that were refused would have taken."""
+        width = job.model.automatic_width(job.task) if job.width is None else job.width
+        job.model.observe(job.task, width, latency_ms / len(job.images), time.perf_counter() - self._started)
+
+    def stop(self) -> None:
+        """Answer what was accepted, and end the threads."""
+        self.stopping = True
+        self.scheduler.stop()
+
+
+def settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

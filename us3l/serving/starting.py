@@ -1,0 +1,67 @@
+"""From what is asked for to a service that runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from us3l.errors import UserError
+from us3l.files import read_bytes
+from us3l.serving.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from us3l.deploy.backends import Backend
+    from us3l.serving.server import Listening
+
+PACKAGES = ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client")
+
+
+def listening(
+    model: str | Path,
+    settings: ServiceSettings | None = None,
+    *,
+    backend: Backend | Literal["auto"] = "auto",
+    threads: int = 1,
+    int8: bool | None = None,
+    head: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token_file: Path | None = None,
+) -> Listening:
+    """A service that listens, and serves as soon as its `run` is called.
+
+    Args:
+        model: The folder of a run, of a model or of a bundle.
+        settings: What it accepts, and how long it may take.
+        backend: What computes: as in `us3l.Runtime`.
+        threads: Processors that compute one image.
+        int8: Choose between the files of a bundle that has both.
+        head: The classifier, if there are several.
+        host: Address to listen on; only this machine can connect to the default.
+        port: 0 takes one that is free.
+        token_file: A file with the token that clients must send.
+    """
+    from us3l.deploy.quiet import need
+
+    for package in PACKAGES:
+        need(package)
+    from us3l.serving.model import ServedModel
+    from us3l.serving.server import Listening
+    from us3l.serving.service import Service
+
+    settings = settings or ServiceSettings()
+    if token_file is not None:
+        settings = replace(settings, token=read_bytes(token_file).decode(errors="replace").strip())
+    place = Path(model)
+    if not place.is_dir():
+        raise UserError(f"{place} is not a folder: give that of a run, a model or a bundle")
+    load: Callable[[], ServedModel] = lambda: ServedModel(place, settings, backend, threads, int8, head)  # noqa: E731
+    return Listening(Service(load, settings), host, port)
+
+
+def processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
