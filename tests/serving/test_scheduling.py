@@ -8,7 +8,7 @@ import pytest
 
 from us3l.errors import UserError
 from us3l.serving.refusals import Refusal
-from us3l.serving.scheduling import Job, Scheduler
+from us3l.serving.scheduling import QueuedRequest, Scheduler
 
 WAIT = 60
 
@@ -52,7 +52,9 @@ class Made:
         self.finished = threading.Semaphore(0)
 
     def job(self, *images, width=1.0, task="features", limit_ms=1e6, late=False, model=None):
-        job = Job(model or self.model, task, list(images), width, limit_ms, -1.0 if late else 1e12, self._finish)
+        job = QueuedRequest(
+            model or self.model, task, list(images), width, limit_ms, -1.0 if late else 1e12, self._finish
+        )
         self.scheduler.submit(job)
         return job
 

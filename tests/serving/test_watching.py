@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serving.conftest import encoded
 from us3l.serving.api import ENDPOINTS, openapi
-from us3l.serving.watching import EVERY, POINTS, Watch
+from us3l.serving.watching import EVERY, POINTS, ServiceWatch
 
 IMAGE = encoded()
 
@@ -41,7 +41,7 @@ def test_metrics_count_what_happened(served):
 
 def test_the_last_minutes():
     now, width = [1000.0], [1.0]
-    watch = Watch(lambda: width[0], lambda: 0, lambda: now[0])
+    watch = ServiceWatch(lambda: width[0], lambda: 0, lambda: now[0])
     assert watch.recent()["rows"] == []
     for ms in range(1, 101):
         watch.answered("/embed", 1.0, 1, ms / 1e3)

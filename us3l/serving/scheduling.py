@@ -23,7 +23,7 @@ RECENT = 0.1  # weight of the last batch in the estimate of how busy the machine
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     """The images of one request on their way through the queue."""
 
     model: ServedModel
@@ -35,7 +35,7 @@ class Job:
     """In which it should be answered: else it is refused."""
     deadline: float
     """Of the clock: when it is refused if its turn has not come."""
-    finished: Callable[[Job], None]
+    finished: Callable[[QueuedRequest], None]
     """Called once, from another thread."""
     arrived: float = field(default_factory=time.perf_counter)
     started: float | None = None
@@ -64,13 +64,13 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ImageBatch:
     """Images that are computed in one go: of jobs of one model, task and width."""
 
     model: ServedModel
     task: Task
     width: float
-    items: list[tuple[Job, int]]
+    items: list[tuple[QueuedRequest, int]]
 
 
 class Scheduler:
@@ -92,8 +92,8 @@ class Scheduler:
         self.receiving = 0
         """Requests that are being received: worth waiting for."""
         self._batched = batched
-        self._jobs: deque[Job] = deque()
-        self._running: list[Batch] = []
+        self._jobs: deque[QueuedRequest] = deque()
+        self._running: list[ImageBatch] = []
         self._stopping = False
         self._changed = threading.Condition()
         self._threads = [
@@ -136,7 +136,7 @@ class Scheduler:
         """How long so large a request itself takes, about; several threads share its images."""
         return self.slowdown * model.idle_ms(task, width) * math.ceil(images / self.workers)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: QueuedRequest) -> None:
         """Take a job, or raise a `Refusal` at once if there is no room, or it could not be answered in time."""
         with self._changed:
             if self._stopping:
@@ -180,7 +180,7 @@ class Scheduler:
             if self._batched:
                 self._batched(len(batch.items), seconds)
 
-    def _take(self) -> Batch | None:
+    def _take(self) -> ImageBatch | None:
         """The images whose turn it is; None at the end."""
         with self._changed:
             gathered = False
@@ -216,7 +216,7 @@ class Scheduler:
             if job.refusal is not None:
                 self._jobs.remove(job)
 
-    def _next(self) -> Batch:
+    def _next(self) -> ImageBatch:
         """The oldest image, and others of its width: no more than the share of one thread."""
         first = self._jobs[0]
         model, task = first.model, first.task
@@ -228,9 +228,9 @@ class Scheduler:
             for number in range(job.taken, len(job.images))
         ]
         share = math.ceil(len(alike) / (self.workers - len(self._running)))
-        return Batch(model, task, width, list(islice(alike, min(share, model.together(task, width)))))
+        return ImageBatch(model, task, width, list(islice(alike, min(share, model.together(task, width)))))
 
-    def _compute(self, batch: Batch) -> None:
+    def _compute(self, batch: ImageBatch) -> None:
         readable, pixels = [], []
         for job, number in batch.items:
             if job.refusal is not None:
@@ -254,13 +254,13 @@ class Scheduler:
         for job in done:
             job.finished(job)
 
-    def _refuse(self, job: Job, refusal: Refusal) -> None:
+    def _refuse(self, job: QueuedRequest, refusal: Refusal) -> None:
         with self._changed:
             if job.refusal is not None or job.ended is not None:
                 return
             job.refusal, job.ended = refusal, time.perf_counter()
         job.finished(job)
 
-    def abandon(self, job: Job) -> None:
+    def abandon(self, job: QueuedRequest) -> None:
         """Nobody waits for it any longer."""
         self._refuse(job, Refusal(503, "the service took too long", "late", wait_ms=1000))

@@ -16,9 +16,9 @@ from us3l.errors import UserError
 from us3l.serving.bodies import Bodies
 from us3l.serving.model import ServedModel
 from us3l.serving.refusals import Refusal
-from us3l.serving.scheduling import Job, Scheduler
+from us3l.serving.scheduling import QueuedRequest, Scheduler
 from us3l.serving.settings import ServiceSettings
-from us3l.serving.watching import Watch
+from us3l.serving.watching import ServiceWatch
 
 LOG = logging.getLogger("us3l.serving")
 HANGING = 30.0  # seconds after its deadline in which a job that has begun must end
@@ -53,7 +53,7 @@ class Service:
         self.model = load()
         self.ready = self.stopping = False
         self.bodies = Bodies(settings)
-        self.watch = Watch(self._width, lambda: self.scheduler.waiting)
+        self.watch = ServiceWatch(self._width, lambda: self.scheduler.waiting)
         self.scheduler = Scheduler(
             settings.workers, settings.queue, settings.gather_ms, lambda images, _: self.watch.batch.observe(images)
         )
@@ -120,7 +120,7 @@ class Service:
         model, loop = self.model, asyncio.get_running_loop()
         ended = loop.create_future()
 
-        def finished(_: Job) -> None:
+        def finished(_: QueuedRequest) -> None:
             loop.call_soon_threadsafe(settle, ended)
 
         job = self._job(model, images, task, width, latency_ms, finished)
@@ -153,8 +153,8 @@ class Service:
         task: Task,
         width: float | None,
         latency_ms: float | None,
-        finished: Callable[[Job], None],
-    ) -> Job:
+        finished: Callable[[QueuedRequest], None],
+    ) -> QueuedRequest:
         """A request with the width and the time that it gets. A request that names no width is accepted if it can keep
         the target at the narrowest; the controller then finds the width at which requests do."""
         self.check_ready()
@@ -168,7 +168,7 @@ class Service:
         else:
             limit, deadline = target, max(target, deadline)
         arrived = time.perf_counter()
-        return Job(model, task, images, width, limit, arrived + deadline / 1e3, finished, arrived)
+        return QueuedRequest(model, task, images, width, limit, arrived + deadline / 1e3, finished, arrived)
 
     def _width_within(self, model: ServedModel, latency_ms: float, task: Task, images: int) -> float:
         wait = self.scheduler.wait_ms()
@@ -180,11 +180,11 @@ class Service:
             raise UserError(f"no width takes at most {latency_ms:g} ms here: {width:g} takes {idle:.3g} ms")
         return width
 
-    def _expected_ms(self, job: Job) -> float:
+    def _expected_ms(self, job: QueuedRequest) -> float:
         width = job.model.automatic_width(job.task)
         return self.scheduler.wait_ms() + self.scheduler.own_ms(job.model, job.task, width, len(job.images))
 
-    def _observe(self, job: Job, latency_ms: float) -> None:
+    def _observe(self, job: QueuedRequest, latency_ms: float) -> None:
         """The controller sees what requests take, and what those that were refused would have taken."""
         width = job.model.automatic_width(job.task) if job.width is None else job.width
         job.model.observe(job.task, width, latency_ms / len(job.images), time.perf_counter() - self._started)

@@ -37,7 +37,7 @@ class Span:
         return None
 
 
-class Watch:
+class ServiceWatch:
     """Counts requests, latencies, widths and refusals.
 
     Args:
