@@ -23,6 +23,7 @@ from us3l.deploy.adaptive import Decision
 from us3l.deploy.runtime import AnyImages, Runtime, spread
 from us3l.deploy.timing import percentile
 from us3l.files import write_json
+from us3l.width import Width
 
 SIZE = 32
 BLUE, ORANGE, INK = "#0072B2", "#D55E00", "#444444"
@@ -121,7 +122,7 @@ def draw(
     decisions: list[Decision],
     target: float,
     seconds: float,
-    width: float,
+    width: Width,
     path: Path,
 ) -> None:
     figure = Figure(figsize=(9, 6), layout="constrained")

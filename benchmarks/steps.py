@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable
 from us3l.training.recipes import CIFAR, Recipe
 from us3l.training.trainer import Trainer
+from us3l.width import Width, mean_width
 
 STEPS = 8  # two in each quarter of the schedule
 BATCH = 64
@@ -43,7 +44,7 @@ def arithmetic(recipe: Recipe, steps: int, seed: int) -> float:
     """Multiply-accumulates of a mean step over those of a plain one: networks by their widths squared, and a teacher
     that runs forward only, which is a third. Heads are left out."""
     drawn = (sample_widths(recipe.objective, recipe.network.min_width, step, steps, seed) for step in range(steps))
-    return 1 / 3 + sum(width**2 for widths in drawn for width in widths) / steps
+    return 1 / 3 + sum(mean_width(width) ** 2 for widths in drawn for width in widths) / steps
 
 
 def typical_seed(recipe: Recipe, steps: int) -> int:
@@ -121,7 +122,7 @@ def against_simclr(method: str) -> Iterator[Row]:
     yield Row(f"{method}, all widths at once / SimCLR at nine widths one by one ({what})", mean, alone, "s", 0.55)
 
 
-def natively(net: Slimmable, widths: list[float]) -> Callable[[], None]:
+def natively(net: Slimmable, widths: Sequence[Width]) -> Callable[[], None]:
     """What the networks of a step need at least: plain ones of these widths, and a teacher's forward."""
     views = [torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last) for _ in range(2)]
     networks = [net.carve(width).train().to(memory_format=torch.channels_last) for width in widths]

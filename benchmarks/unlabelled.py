@@ -25,6 +25,7 @@ from us3l.run import Run
 from us3l.run.evaluations import QUALITIES, EvaluationRecord, read_evaluations, usual_evaluation
 from us3l.run.records import Gauges, read_records
 from us3l.training.run import config_of
+from us3l.width import mean_width
 
 NAMES = QUALITIES | {"spread": "spread", "knn": "kNN (with labels)"}
 RESAMPLES = 2000
@@ -67,7 +68,7 @@ def rows_of(run: Run, kept: dict[str, dict[str, dict[str, float]]]) -> list[Row]
         figures |= {"knn": result.knn} if result.knn is not None else {}
         gauges = last[0].gauges.get(width, {}) if last else {}
         figures |= {"spread": gauges["spread"]} if "spread" in gauges else {}
-        rows.append(Row(str(run.folder), result.width if alone is None else alone, result.linear, figures))
+        rows.append(Row(str(run.folder), mean_width(result.width) if alone is None else alone, result.linear, figures))
     return rows
 
 

@@ -36,12 +36,13 @@ from us3l.run.bundles import read_bundle
 from us3l.run.checkpoints import load_checkpoint, save_checkpoint
 from us3l.run.config import write_config
 from us3l.run.evaluations import read_evaluations
-from us3l.run.probes import Probes, load_probes, probes_file, write_probes
+from us3l.run.probes import Linear, Probes, load_probes, probes_file, write_probes
 from us3l.run.profiles import load_profile
 from us3l.run.records import Skipped, Start, append_records, append_start, read_history, read_records
 from us3l.training.recipes import MINI, Network
 from us3l.training.run import config_of
 from us3l.training.trainer import Trainer
+from us3l.width import Width
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def make_whole_run(folder: Path) -> None:
     append_start(run, Start("2026-01-01 10:00:00", 0, 2, 100, 8, 1, "cpu", "1", "2"))
     append_records(run, [Skipped(300, 1, 0.1, [1.0])])
     features = run.network.at(1.0)(torch.zeros(1, 3, 16, 16)).shape[1]
-    linear = {1.0: (torch.randn(3, features), torch.zeros(3))}
+    linear: dict[Width, Linear] = {1.0: (torch.randn(3, features), torch.zeros(3))}
     write_probes(probes_file(run, "digits"), Probes(linear, ["a", "b", "c"], "digits", run.weights))
 
 

@@ -153,7 +153,7 @@ def test_widths_as_people_give_them(mini):
         torch.testing.assert_close(mini(images, width=width), expected)
     us3l.calibrate(mini, images, widths=[[0.25, 0.5, 0.5, 0.25]])
     assert mini.calibrated((0.25, 0.5, 0.5, 0.25))
-    assert mini.canonical((0.25, 0.5, 0.5, 0.25)) == (0.25, 0.5, 0.5, 0.25)
+    assert mini.canonical((0.25, 0.5, 0.5, 0.25)) == us3l.Subnet((0.25, 0.5, 0.5, 0.25))
     us3l.calibrate(mini, images, widths=0.5)
     assert mini.calibrated(0.5)
     for nonsense in ("wide", None, [None] * 4, {}):

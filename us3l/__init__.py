@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from us3l.verbs import profile as profile
     from us3l.verbs import report as report
     from us3l.verbs import reproduce as reproduce
+    from us3l.width import Subnet as Subnet
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ _HOMES = {
     "Run": "us3l.run",
     "Runtime": "us3l.deploy.runtime",
     "Slimmable": "us3l.slimmable",
+    "Subnet": "us3l.width",
     "UserError": "us3l.errors",
     "calibrate": "us3l.calibration",
     "cost": "us3l.costs",

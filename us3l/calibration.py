@@ -11,7 +11,7 @@ from us3l.errors import UserError
 from us3l.slimmable import Slimmable
 from us3l.statistics import Statistics
 from us3l.tensors import KINDS, batch_norms, tensors_of
-from us3l.width import Width
+from us3l.width import AnyWidth, Subnet, Width
 
 ImageBatches = Tensor | Iterable[Tensor | Sequence[Tensor]]
 
@@ -20,7 +20,7 @@ ImageBatches = Tensor | Iterable[Tensor | Sequence[Tensor]]
 def calibrate(
     net: Slimmable,
     images: ImageBatches,
-    widths: Iterable[Width] | float | None = None,
+    widths: Iterable[AnyWidth] | AnyWidth | None = None,
     batch_size: int = 256,
     progress: Callable[[int], None] | None = None,
 ) -> None:
@@ -31,13 +31,14 @@ def calibrate(
     Args:
         net: The network, which gets the statistics; its weights stay as they are.
         images: Preprocessed: one tensor, or batches as a loader gives them (of pairs, the first is taken).
-        widths: Which widths (default: every distinct network).
+        widths: Which widths or sub-networks (default: every distinct network).
         batch_size: The images are regrouped into batches of this size, so the batch size of the loader does not matter.
         progress: Called with a number of images each time that networks have seen a batch, once for each of them.
     """
-    if isinstance(widths, int | float):
-        widths = [widths]
-    chosen = [net.check(width) for width in (net.widths if widths is None else widths)]
+    asked: Iterable[AnyWidth] = net.widths
+    if widths is not None:
+        asked = [widths] if isinstance(widths, int | float | str | Subnet) else widths
+    chosen = [net.check(width) for width in asked]
     if not batch_norms(net.full):
         return
     networks = {width: net._build(width, blank_statistics(net, width), torch.detach).eval() for width in chosen}

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, TypeGuard
 
 from us3l.errors import UserError
 from us3l.streams import one_line, printable
+from us3l.width import write_width
 
 LARGEST_TEXT = 2**26  # bytes of a file of settings or results
 LONGEST_LINE = 2**20
@@ -118,7 +119,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2) + "\n")
+    write_text(path, json.dumps(value, indent=2, default=write_width) + "\n")
 
 
 def check_regular(path: Path) -> Path:

@@ -35,7 +35,7 @@ from us3l.tensors import (
     own_copy,
     tensors_of,
 )
-from us3l.width import Width, distinct_widths, encode, patiently
+from us3l.width import AnyWidth, Subnet, Width, distinct_widths, encode, for_family, given, patiently, stage_widths
 
 COARSE = 1e-3  # how near to each other widths are tried where each must be built
 
@@ -98,38 +98,49 @@ class Slimmable(nn.Module):
         """The only widths, ascending, if each has norms of its own; else there are none."""
         return self.norms.widths
 
-    def check(self, width: Width) -> Width:
-        """The width as a number or a tuple of numbers, if this network has it.
+    def check(self, width: AnyWidth) -> Width:
+        """The width as a number, or as a `Subnet` if its stages differ, if this network has it.
 
         Args:
-            width: A number, or one for each stage.
+            width: A number, one for each stage, a `Subnet` or its name.
 
         Raises:
             UserError: It is not a width of this network; the message says why.
         """
-        try:
-            many = isinstance(width, Sequence) and not isinstance(width, str)
-            width = tuple(map(float, width)) if many else float(width)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            raise UserError(f"{width!r} is not a width: give a number, or one for each stage") from None
-        for number in width if isinstance(width, tuple) else (width,):
+        checked = given(width)
+        for number in stage_widths(checked):
             if not (math.isfinite(number) and self.min_width <= number <= 1):
                 raise UserError(f"width {number:g} is outside the range of this network, {self.min_width:g} to 1")
-        stages = self.family.stages
-        if isinstance(width, tuple) and len(width) != stages:
-            needs = f"{stages} numbers" if stages else "a single number"
-            raise UserError(f"width {width} has {len(width)} numbers, but this network takes {needs}")
-        self.norms.check(width)
-        return width
+        if isinstance(checked, Subnet):
+            checked = self._check_stages(checked)
+        self.norms.check(checked)
+        return checked
 
-    def signature(self, width: Width) -> Hashable:
+    def _check_stages(self, subnet: Subnet) -> Width:
+        """The sub-network, by a simpler name if all its blocks are there."""
+        widths, depths, blocks = subnet.widths, subnet.depths, self.family.blocks
+        stages = self.family.stages or (len(blocks) if blocks else None)
+        if len(widths) != stages:
+            needs = f"{stages} numbers" if stages and stages > 1 else "a single number"
+            raise UserError(f"width {subnet} has {len(widths)} numbers, but this network takes {needs}")
+        if depths is not None:
+            if blocks is None:
+                raise UserError(f"{subnet} leaves out blocks, but networks of this family all have the same")
+            if not all(1 <= depth <= count for depth, count in zip(depths, blocks, strict=True)):
+                most = ", ".join(map(str, blocks))
+                raise UserError(f"{subnet} is not a sub-network: its stages have 1 to {most} blocks")
+            if depths != blocks:
+                return subnet
+        return Subnet(widths) if stages > 1 else widths[0]
+
+    def signature(self, width: AnyWidth) -> Hashable:
         """A value that is equal for widths that mean the same network.
 
         Args:
-            width: A number, or one for each stage.
+            width: A number, one for each stage, or a `Subnet`.
         """
         width = self.check(width)
-        signature = self.family.signature(width)
+        signature = self.family.signature(for_family(width))
         if signature is not None:
             return signature
         if width not in self._shapes:
@@ -168,35 +179,36 @@ class Slimmable(nn.Module):
             return list(reversed(self.switchable))
         return sorted({self.min_width, *(width for width in widths if self.min_width <= width <= 1)}, reverse=True)
 
-    def canonical(self, width: float) -> float:
+    def canonical(self, width: AnyWidth) -> Width:
         """The member of `widths` that means the same network: channel counts are rounded, so many widths do.
 
         Args:
             width: Any width in range.
 
         Returns:
-            A width, for instance 0.4 for 0.37; a width per stage stays as it is.
+            A width, for instance 0.4 for 0.37; a sub-network whose stages differ stays as it is.
         """
-        return self._canonical.get(self.signature(width), width)  # widths by stage have no shorter name
+        checked = self.check(width)
+        return self._canonical.get(self.signature(checked), checked)
 
     # Running a network on the shared weights
 
-    def forward(self, images: Tensor, width: Width = 1.0) -> Tensor:
+    def forward(self, images: Tensor, width: AnyWidth = 1.0) -> Tensor:
         """Outputs of the network of that width, on the shared weights; gradients flow into them.
 
         Args:
             images: A batch, preprocessed.
-            width: A number, or one for each stage.
+            width: A number, one for each stage, or a `Subnet`.
         """
         return self.bind(width)(images)
 
-    def bind(self, width: Width) -> Callable[[Tensor], Tensor]:
+    def bind(self, width: AnyWidth) -> Callable[[Tensor], Tensor]:
         """The network of that width as a function; it slices the weights once for any number of batches.
 
         Where gradients are recorded, it has the weights of this moment: bind again after each update.
 
         Args:
-            width: A number, or one for each stage.
+            width: A number, one for each stage, or a `Subnet`.
 
         Returns:
             A function of a batch of images. In eval mode, it uses the statistics of that width, if it is calibrated.
@@ -206,15 +218,15 @@ class Slimmable(nn.Module):
         if not statistics and signature == self.signature(1.0):
             return self.full
         skeleton = self.skeleton(width, tracking=bool(statistics)).train(self.training)
-        check_statistics(statistics, skeleton, width)
+        check_statistics(statistics, skeleton, self.check(width))
         tensors = self._slices(width, copy=torch.is_grad_enabled()) | self._like_weights(statistics)
         return lambda images: functional_call(skeleton, tensors, (images,))
 
-    def _slices(self, width: Width, copy: bool = False) -> dict[str, Tensor]:
+    def _slices(self, width: AnyWidth, copy: bool = False) -> dict[str, Tensor]:
         """The tensors of that network: views into the full network's, or copies of them, but for norms of its own."""
         return self._leading(width, copy) | self.norms.of(self.check(width))
 
-    def _leading(self, width: Width, copy: bool = False) -> dict[str, Tensor]:
+    def _leading(self, width: AnyWidth, copy: bool = False) -> dict[str, Tensor]:
         full = tensors_of(self.full)
         return {
             name: leading(full[name], tensor.shape, self.family.segments(name), copy)
@@ -240,13 +252,13 @@ class Slimmable(nn.Module):
 
     # Plain networks
 
-    def at(self, width: Width) -> nn.Module:
+    def at(self, width: AnyWidth) -> nn.Module:
         """The plain network of that width on the same storage, in eval mode. Switching between widths is free.
 
         Tensors of several segments cannot share storage: each call brings them up to date.
 
         Args:
-            width: A number, or one for each stage.
+            width: A number, one for each stage, or a `Subnet`.
 
         Returns:
             The same module each time, until the width is calibrated again or the weights change.
@@ -267,18 +279,18 @@ class Slimmable(nn.Module):
             copy.renew()
         return view.eval() if view.training else view
 
-    def carve(self, width: Width) -> nn.Module:
+    def carve(self, width: AnyWidth) -> nn.Module:
         """The plain network of that width with a copy of its weights, in eval mode, ready to be trained or exported.
 
         Args:
-            width: A number, or one for each stage.
+            width: A number, one for each stage, or a `Subnet`.
 
         Returns:
             A new module with nothing of us3l in it.
         """
         return self._plain(width, self._trusted_statistics(self.signature(width)), own_copy).eval()
 
-    def _plain(self, width: Width, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
+    def _plain(self, width: AnyWidth, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
         if self.signature(width) not in self.statistics and batch_norms(self.full):
             warnings.warn(
                 f"width {width} is not calibrated: batch norm will use the statistics of each batch it is given. "
@@ -287,10 +299,10 @@ class Slimmable(nn.Module):
             )
         return self._build(width, statistics, take)
 
-    def _build(self, width: Width, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
+    def _build(self, width: AnyWidth, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
         """The plain network of that width, on what `take` makes of each shared tensor."""
         module = self._build_skeleton(width)
-        check_statistics(statistics, module, width)
+        check_statistics(statistics, module, self.check(width))
         if not statistics:
             forget_statistics(module)
         shared = self._slices(width) | self._like_weights(statistics)
@@ -299,24 +311,32 @@ class Slimmable(nn.Module):
 
     # Skeletons: shapes without memory, built once for each distinct network
 
-    def skeleton(self, width: Width, tracking: bool = False) -> nn.Module:
+    def skeleton(self, width: AnyWidth, tracking: bool = False) -> nn.Module:
         """The plain network of that width without memory, for questions about shapes and costs.
 
         Args:
-            width: A number, or one for each stage.
+            width: A number, one for each stage, or a `Subnet`.
             tracking: Whether its batch norms have running statistics.
         """
         key = self.signature(width), tracking
         if key not in self._skeletons:
             skeleton = self._build_skeleton(width)
-            check_nested(skeleton, self.full, width, self.family.segments)
+            check_nested(skeleton, self.full, self.check(width), self.family.segments)
             self._skeletons[key] = skeleton if tracking else forget_statistics(skeleton)
         return self._skeletons[key]
 
-    def _build_skeleton(self, width: Width) -> nn.Module:
+    def blank(self, width: AnyWidth) -> nn.Module:
+        """A plain network of that width with weights of its own, as its family draws them.
+
+        Args:
+            width: A number, one for each stage, or a `Subnet`.
+        """
+        return self.family(for_family(self.check(width)))
+
+    def _build_skeleton(self, width: AnyWidth) -> nn.Module:
         try:
             with torch.device("meta"), WithoutFilling():
-                return self.family(self.check(width))
+                return self.blank(width)
         except (NotImplementedError, RuntimeError) as error:
             raise UserError(
                 f"the family cannot build width {width} without memory ({error}): while building, it must not look at "
@@ -325,20 +345,20 @@ class Slimmable(nn.Module):
 
     # Calibration
 
-    def calibrated(self, width: Width) -> bool:
+    def calibrated(self, width: AnyWidth) -> bool:
         """Whether the network of that width has batch-norm statistics of the present weights, or needs none.
 
         Args:
-            width: A number, or one for each stage.
+            width: A number, one for each stage, or a `Subnet`.
         """
         kept = self.statistics.get(self.signature(width))
         return kept.weights == self.digest if kept else not batch_norms(self.full)
 
-    def set_statistics(self, width: Width, statistics: Statistics | None, weights: str | None = None) -> None:
+    def set_statistics(self, width: AnyWidth, statistics: Statistics | None, weights: str | None = None) -> None:
         """Keep the batch-norm statistics of that width, or drop them.
 
         Args:
-            width: A number, or one for each stage.
+            width: A number, one for each stage, or a `Subnet`.
             statistics: By their names in the network's state dict; None drops those there are.
             weights: The digest of the weights that they belong to (default: of the present ones).
         """

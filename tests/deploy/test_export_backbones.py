@@ -24,27 +24,36 @@ def evidence():
     return Evidence.of(load("digits", "train", SIZE, 40), load("digits", "test", SIZE, 20), Preprocessing.usual(SIZE))
 
 
-def prepared(name, evidence):
+def prepared(name, evidence, width):
     torch.manual_seed(0)
     net = us3l.create(name, **BACKBONES[name])
-    us3l.calibrate(net, evidence.train, widths=0.37)
+    us3l.calibrate(net, evidence.train, widths=width)
     return Source(net, SIZE)
 
 
-@pytest.mark.parametrize("name", BACKBONES)
-def test_the_runtimes_agree(name, evidence, tmp_path):
-    source = prepared(name, evidence)
-    entry, _ = export(source, 0.37, "onnx", tmp_path, evidence)
-    path = read_bundle(tmp_path).path(entry)
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        *((name, 0.37) for name in BACKBONES),
+        ("resnet18", us3l.Subnet((0.5, 1, 0.5, 0.75), (2, 1, 2, 1))),
+        ("mobilenet_v2", us3l.Subnet((0.5, 0.75, 1, 0.5, 0.25, 1, 0.75), (1, 1, 3, 2, 1, 2, 1))),
+    ],
+)
+def test_the_runtimes_agree(name, width, evidence, tmp_path):
+    source = prepared(name, evidence, width)
+    entry, _ = export(source, width, "onnx", tmp_path, evidence)
+    bundle = read_bundle(tmp_path)
+    path = bundle.path(bundle.entries[0])
+    assert bundle.entries == [entry]
     session = onnxruntime.InferenceSession(path)
     model = openvino.convert_model(path)  # as our exporter does; its whole way is tested in test_export.py
     compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     for count in (1, 7):
         images = evidence.test[:count]
-        expected = source.net.at(0.37)(images).numpy()
+        expected = source.net.at(width)(images).numpy()
         bound = 1e-4 * max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(session.run(None, {"images": images.numpy()})[0], expected, rtol=0, atol=bound)
         np.testing.assert_allclose(compiled(images.numpy())[0], expected, rtol=0, atol=bound)
     assert entry.features == expected.shape[1]
-    weights = sum(tensor.numel() * 4 for tensor in source.net.carve(0.37).state_dict().values())
+    weights = sum(tensor.numel() * 4 for tensor in source.net.carve(width).state_dict().values())
     assert path.stat().st_size < weights + max(0.05 * weights, 40_000)

@@ -1,6 +1,7 @@
 """What must hold for every backbone, at small sizes."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -37,6 +38,15 @@ def rows_and_columns(name: str, narrow: torch.Size, wide: torch.Size, heads: int
     return torch.meshgrid(*axes, indexing="ij")
 
 
+def some_subnets(net: us3l.Slimmable, count: int = 3) -> list[us3l.Subnet]:
+    """Random ones, with fewer blocks."""
+    random, blocks = Random(0), net.family.blocks
+    return [
+        us3l.Subnet([random.uniform(0.25, 1) for _ in blocks], [random.randint(1, most) for most in blocks])
+        for _ in range(count)
+    ]
+
+
 @pytest.fixture(scope="module", params=BACKBONES)
 def net(request) -> us3l.Slimmable:
     torch.manual_seed(0)
@@ -51,7 +61,7 @@ def test_shared_equals_carved_forward_and_gradient(net):
     heads = getattr(net.family, "sizes", (0, 0))[1]
     images = torch.randn(4, 3, 8, 8, dtype=torch.float64)
     full = dict(net.full.named_parameters())
-    for width in WIDTHS:
+    for width in [*WIDTHS[::2], *some_subnets(net)]:
         carved = net.carve(width).train()
         shared, plain = net(images, width=width), carved(images)
         torch.testing.assert_close(shared, plain, rtol=1e-9, atol=1e-9)
@@ -69,6 +79,24 @@ def test_shared_equals_carved_forward_and_gradient(net):
             torch.testing.assert_close(gradient[owned], parameter.grad, rtol=1e-7, atol=1e-8, msg=f"{key} at {width}")
             gradient[owned] = 0
             assert not gradient.any(), f"{key} has a gradient outside of the part of width {width}"
+        assert all(full[key].grad is None for key in full.keys() - dict(carved.named_parameters()).keys())
+
+
+def test_blocks_that_are_left_out_cost_nothing_and_all_blocks_are_a_plain_width(net):
+    blocks = net.family.blocks
+    shallow = us3l.Subnet(0.5, [1] * len(blocks))
+    assert net.canonical(us3l.Subnet(0.5, blocks)) == net.canonical(0.5)
+    size = net.family.image_size or 16
+    costs = [us3l.cost(net.skeleton(width), (3, size, size)) for width in (0.5, shallow)]
+    assert costs[0].macs > costs[1].macs
+    assert costs[0].params - costs[1].params == sum(
+        parameter.numel()
+        for name, parameter in net.skeleton(0.5).named_parameters()
+        if name not in dict(net.skeleton(shallow).named_parameters())
+    )
+    for depths in ([0, *blocks[1:]], [*blocks[:-1], blocks[-1] + 1]):
+        with pytest.raises(us3l.UserError, match="stages have 1 to"):
+            net.check(us3l.Subnet(0.5, depths))
 
 
 def test_no_parameter_of_a_carved_network_is_dead(net):

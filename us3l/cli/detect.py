@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from us3l.cli.parse import RunArgument, parse
 from us3l.evaluation.detection.settings import DetectionSettings
+from us3l.width import Width
 
 if TYPE_CHECKING:
     from us3l.cli.screen import CommandScreen
@@ -31,7 +32,7 @@ class Detect:
     """A run's folder, or a model's."""
     data: str
     """Images with boxes: voc, coco or a folder."""
-    width: float
+    width: Width
     """The sub-network's width."""
     data_root: Path | None = None
     """Folder that holds voc and coco (default: the environment variable US3L_DATA, else ./data)."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from us3l.cli.parse import RunArgument, parse
 from us3l.run.bundles import Format
 from us3l.run.folder import Product
+from us3l.width import Width
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Export:
 
     run: RunArgument
     """A run's folder, or a model's."""
-    widths: tuple[float, ...]
-    """One width or several."""
+    widths: tuple[Width, ...]
+    """One width or several; 0.75-0.75-0.5-0.5 is a sub-network with a width for each stage."""
     format: tuple[Format, ...] = ("torch",)
     """One kind of file or several."""
     int8: bool = False

@@ -22,6 +22,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from us3l.errors import UserError
+from us3l.width import Subnet, Width, decode
 
 T = TypeVar("T")
 RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -73,6 +74,20 @@ def optional(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         is_instance=lambda value: value is None or spec.is_instance(value),
         str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
         choices=spec.choices and (*spec.choices, "None"),
+    )
+
+
+@TYPES.primitive_rule
+def width(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Width] | None:
+    """A number, or the name of a sub-network."""
+    if kind.type != Width:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="WIDTH",
+        instance_from_str=lambda words: decode(words[0]),
+        is_instance=lambda value: isinstance(value, int | float | Subnet),
+        str_from_instance=lambda value: [f"{value:g}"],
     )
 
 
@@ -131,7 +146,7 @@ def plain(arguments: list[str], known: set[str]) -> list[str]:
             before = names[flag] if names.get(flag) in known else before
         else:
             before, equals, value = "", "", argument
-        if flag in WIDTHS and re.fullmatch(r"\d*\.?\d+x", value):
+        if flag in WIDTHS and re.fullmatch(r"[\d.][\d.d-]*x", value):
             value = value.removesuffix("x")
         result.append(before + equals + value)
     return result

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from us3l.cli.parse import RunArgument, parse
+from us3l.width import Width
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class ProfileCommand:
 
     run: RunArgument
     """A run's folder, or a model's."""
-    widths: Literal["all"] | tuple[float, ...] | None = None
+    widths: Literal["all"] | tuple[Width, ...] | None = None
     """Widths to time, or "all" distinct ones (default: the paper's nine, and those that were evaluated)."""
     backends: tuple[Literal["torch", "onnx", "openvino"], ...] = ("torch",)
     """What runs the networks."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from us3l.deploy.timing import percentile
 from us3l.errors import UserError
 from us3l.files import write_json
+from us3l.width import Width
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,8 +37,8 @@ class Decision:
     """How many requests there had been."""
     p95_ms: float
     """Of the requests that led to the move."""
-    old: float
-    new: float
+    old: Width
+    new: Width
 
 
 class Controller:
@@ -59,7 +60,7 @@ class Controller:
 
     def __init__(
         self,
-        latencies: Mapping[float, float],
+        latencies: Mapping[Width, float],
         target_ms: float,
         window: int = 20,
         patience: int = 100,
@@ -82,7 +83,7 @@ class Controller:
         self.wait = patience  # requests before the width may rise
         self._settle()
 
-    def observe(self, width: float, latency_ms: float, now: float) -> Decision | None:
+    def observe(self, width: Width, latency_ms: float, now: float) -> Decision | None:
         """Take in one request's latency.
 
         Args:
@@ -111,7 +112,7 @@ class Controller:
             return self._rise(percentile(many, 95), now)
         return None
 
-    def widest(self, load: float) -> float:
+    def widest(self, load: float) -> Width:
         """The widest network that should stay within `headroom` of the target, or else the narrowest.
 
         Args:
@@ -134,7 +135,7 @@ class Controller:
             return None
         return self._move(min(width for width in self.latencies if width > self.width), p95_ms, now)
 
-    def _move(self, new: float, p95_ms: float, now: float) -> Decision:
+    def _move(self, new: Width, p95_ms: float, now: float) -> Decision:
         decision = Decision(now, self.requests, p95_ms, self.width, new)
         self.decisions.append(decision)
         self.width = new
@@ -158,7 +159,7 @@ class Adaptive:
         self._lock = threading.Lock()
 
     @property
-    def width(self) -> float:
+    def width(self) -> Width:
         return self.controller.width
 
     @property

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from us3l.evaluation.unlabelled import shared_neighbours
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 
 @torch.no_grad()
 def agreement(
-    net: Slimmable, widths: Sequence[float], images: Tensor, progress: Callable[[int], None] | None = None
-) -> dict[float, float]:
+    net: Slimmable, widths: Sequence[Width], images: Tensor, progress: Callable[[int], None] | None = None
+) -> dict[Width, float]:
     """The share of nearest neighbours that widths have in common with the full network: see `shared_neighbours`.
 
     Args:
@@ -27,7 +28,7 @@ def agreement(
         The percentage of shared neighbours by width; 100 for the full network.
     """
 
-    def features(width: float) -> Tensor:
+    def features(width: Width) -> Tensor:
         return torch.cat([net.at(width)(part) for part in images.split(50)])
 
     full = features(1.0)

@@ -14,6 +14,7 @@ from us3l.errors import UserError
 from us3l.files import parse_json, read_bytes
 from us3l.run.profiles import Latency
 from us3l.slimmable import Slimmable
+from us3l.width import decode
 
 
 def read_device_profile(net: Slimmable, path: Path) -> list[Latency]:
@@ -27,7 +28,8 @@ def read_device_profile(net: Slimmable, path: Path) -> list[Latency]:
         if row["backend"] in ("", None):  # another profile's width that was not timed there
             continue
         try:
-            width, p50, p95 = (_positive(row[name]) for name in ("width", "p50_ms", "p95_ms"))
+            width = decode(str(row["width"]))
+            p50, p95 = (_positive(row[name]) for name in ("p50_ms", "p95_ms"))
             batch = int(row["batch"])
         except (TypeError, ValueError, OverflowError):
             raise UserError(

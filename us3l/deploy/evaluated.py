@@ -17,6 +17,7 @@ from us3l.run.bundles import slug
 from us3l.run.evaluations import METRICS, read_evaluations, usual_evaluation
 from us3l.run.probes import list_probes, read_probes
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Classifier(nn.Module):
         return self.head(self.network(images))
 
 
-def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[float, Head]:
+def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[Width, Head]:
     """The classifiers of a run by canonical width, learned on the data of that name, or on the only one there is."""
     known = list_probes(run)
     if not known:
@@ -67,7 +68,7 @@ def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[float,
     }
 
 
-def finetuned_head(run: Run, net: Slimmable, width: float, name: str | None = None) -> Head:
+def finetuned_head(run: Run, net: Slimmable, width: Width, name: str | None = None) -> Head:
     """The network and classifier that fine-tuning made of a width, on the data of that name or the only one."""
     kept = find_finetuned(run, net, width, name)
     network, linear = finetuned_network(run, net, width, name).children()
@@ -75,7 +76,7 @@ def finetuned_head(run: Run, net: Slimmable, width: float, name: str | None = No
     return Head(Probe(linear.weight.detach(), linear.bias.detach()), kept.classes, kept.data, network)
 
 
-def find_accuracy(run: Run, net: Slimmable, width: float, name: str | None = None) -> dict[str, Any] | None:
+def find_accuracy(run: Run, net: Slimmable, width: Width, name: str | None = None) -> dict[str, Any] | None:
     """The accuracies of that width on the data of that name, or on the first that has any."""
     for record in read_evaluations(run).values():
         row = record.at(net, width)
@@ -93,7 +94,7 @@ class Accuracies:
     data: str
     metric: str
     """A name of `us3l.run.evaluations.METRICS`, or "agreement" with the full network."""
-    percent: Mapping[float, float]
+    percent: Mapping[Width, float]
     """By canonical width."""
 
     @property

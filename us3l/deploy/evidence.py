@@ -12,6 +12,7 @@ from us3l.evaluation.tasks import calibrate_missing
 from us3l.progress import Progress
 from us3l.run import Run
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 MEMORY = 2**32  # bytes of decoded images; more are read as they are needed
 
@@ -32,7 +33,7 @@ def find_evidence(run: Run, preprocessing: Preprocessing, int8: bool, data: str 
     return Evidence.noise(preprocessing.size)
 
 
-def calibrate_rest(run: Run, net: Slimmable, widths: Iterable[float], data: str | None, progress: Progress) -> None:
+def calibrate_rest(run: Run, net: Slimmable, widths: Iterable[Width], data: str | None, progress: Progress) -> None:
     """Collect the batch-norm statistics that a run left out, in memory; the model's file stays as it is.
 
     Args:

@@ -36,6 +36,7 @@ from us3l.run.bundles import (
     read_bundle,
 )
 from us3l.slimmable import Slimmable
+from us3l.width import Width, write_width
 
 EXAMPLE = "example.py"
 
@@ -64,7 +65,7 @@ class Source:
 
 def export(
     source: Source,
-    width: float,
+    width: Width,
     kind: Format,
     folder: Path,
     evidence: Evidence,
@@ -165,7 +166,7 @@ def write(
     transformer: bool = False,
 ) -> list[Path]:
     """The files written, the one to open first; in INT8 if there are images to calibrate on."""
-    chosen, text = KINDS[kind], json.dumps(about)
+    chosen, text = KINDS[kind], json.dumps(about, default=write_width)
     if calibration is None:
         chosen.write(network, size, path, text)
     else:
@@ -174,11 +175,11 @@ def write(
     return [path.with_name(path.name.removesuffix(chosen.suffixes[0]) + suffix) for suffix in chosen.suffixes]
 
 
-def reader(net: Slimmable, width: float, head: Head | None) -> Any:
+def reader(net: Slimmable, width: Width, head: Head | None) -> Any:
     """A function like those of `example`, for state dicts, which cannot be run without their network."""
 
     def open_state(path: Path) -> tuple[dict[str, Any], Forward]:
-        network = net.family(width)
+        network = net.blank(width)
         if head:
             network = Classifier(network, head.probe)
         network.load_state_dict(load_file(path))
@@ -199,7 +200,7 @@ def read_back(path: Path, opener: Any) -> Forward:
 
 def check(
     source: Source,
-    width: float,
+    width: Width,
     kind: Format,
     folder: Path,
     evidence: Evidence,

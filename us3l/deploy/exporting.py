@@ -17,6 +17,7 @@ from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.bundles import Entry, Format
 from us3l.slimmable import Slimmable
+from us3l.width import AnyWidth, Width
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Exported:
 
 def export_run(
     run: Run,
-    widths: Sequence[float],
+    widths: Sequence[AnyWidth],
     formats: Sequence[Format] = ("torch",),
     int8: bool = False,
     head: str | None = None,
@@ -72,10 +73,9 @@ def export_run(
         What was written.
     """
     net = run.network
-    for width in widths:
-        net.check(width)
-    heads = heads_of(run, net, widths, head) if head else {}
-    calibrate_rest(run, net, widths, data, progress)
+    chosen = [net.check(width) for width in widths]
+    heads = heads_of(run, net, chosen, head) if head else {}
+    calibrate_rest(run, net, chosen, data, progress)
     preprocessing = Preprocessing.of(net)
     provenance = {"run": run.origin.folder.resolve().name} | ({"data": Path(run.data).name} if run.data else {})
     if run.product == "teacher":
@@ -84,8 +84,8 @@ def export_run(
     evidence = find_evidence(run, preprocessing, int8, data, progress)
     done = exported or Exported(Path())
     done.folder = out or run.export_folder
-    with progress.counting("exporting", len(widths) * len(formats)) as counting:
-        for width in widths:
+    with progress.counting("exporting", len(chosen) * len(formats)) as counting:
+        for width in chosen:
             given = heads.get(width)
             accuracy = find_accuracy(run, net, width, given.data if given else None)
             for kind in formats:
@@ -96,7 +96,7 @@ def export_run(
     return done
 
 
-def heads_of(run: Run, net: Slimmable, widths: Sequence[float], name: str) -> dict[float, Head]:
+def heads_of(run: Run, net: Slimmable, widths: Sequence[Width], name: str) -> dict[Width, Head]:
     """The classifier of each width."""
     kind, _, data = name.partition(":")
     if kind == "finetuned":

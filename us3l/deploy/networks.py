@@ -15,6 +15,7 @@ from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.bundles import Bundle, Entry, slug
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 Task = Literal["features", "classes"]
 
@@ -29,10 +30,10 @@ class Networks(Protocol):
     @property
     def classes(self) -> list[str]: ...
 
-    def widths(self, task: Task) -> list[float]:
+    def widths(self, task: Task) -> list[Width]:
         """Ascending; none if it has no network for that."""
 
-    def run(self, width: float, task: Task) -> Forward: ...
+    def run(self, width: Width, task: Task) -> Forward: ...
 
     def why_not(self, task: Task) -> str:
         """What to do about a task that it has no network for."""
@@ -55,7 +56,7 @@ class Shared:
                 'net.metadata["preprocessing"] = Preprocessing.usual(size).to_plain()'
             )
         self.preprocessing = Preprocessing.of(self.net)
-        self.heads: dict[float, Head] = {}
+        self.heads: dict[Width, Head] = {}
         self.trouble = "a network alone has no classifiers: give the folder of a run that was evaluated"
         if isinstance(model, Path):
             try:
@@ -70,10 +71,10 @@ class Shared:
     def classes(self) -> list[str]:
         return next(iter(self.heads.values())).classes
 
-    def widths(self, task: Task) -> list[float]:
-        return self.net.widths if task == "features" else sorted(self.heads)
+    def widths(self, task: Task) -> list[Width]:
+        return [*self.net.widths] if task == "features" else sorted(self.heads)
 
-    def run(self, width: float, task: Task) -> Forward:
+    def run(self, width: Width, task: Task) -> Forward:
         if task == "features":
             return run_torch(self.network(width))
         head = self.heads.get(self.net.canonical(width))
@@ -81,7 +82,7 @@ class Shared:
             raise UserError(f"{self.name} has no classifier for width {width}: it has for {_numbers(self.heads)}")
         return run_torch(Classifier(self.network(width), head.probe).eval())
 
-    def network(self, width: float) -> nn.Module:
+    def network(self, width: Width) -> nn.Module:
         with self._lock:  # the first call for a width builds its module
             if not self.net.calibrated(width):
                 raise UserError(f"width {width} is not calibrated: us3l.calibrate(net, images) first")
@@ -117,23 +118,23 @@ class Files:
             if not heads:
                 raise UserError(f"{bundle.folder} holds no classifier {head!r}: see its manifest.json")
         self.heads = sorted(name for name in heads if name is not None)
-        self.entries: dict[Task, dict[float, Entry]] = {
+        self.entries: dict[Task, dict[Width, Entry]] = {
             "features": by_width([entry for entry in kept if entry.head is None]),
             "classes": by_width([entry for entry in kept if [entry.head] == self.heads]),
         }
         if not any(self.entries.values()):
             raise UserError(self.why_not("classes"))
-        self._runs: dict[tuple[float, Task], Forward] = {}
+        self._runs: dict[tuple[Width, Task], Forward] = {}
         self._lock = threading.Lock()
 
     @property
     def classes(self) -> list[str]:
         return next(iter(self.entries["classes"].values())).classes or []
 
-    def widths(self, task: Task) -> list[float]:
+    def widths(self, task: Task) -> list[Width]:
         return sorted(self.entries[task])
 
-    def run(self, width: float, task: Task) -> Forward:
+    def run(self, width: Width, task: Task) -> Forward:
         entries = self.entries[task]
         if width not in entries:
             raise UserError(f"{self.name} has no width {width} for {task}: it has {_numbers(entries)}")
@@ -153,10 +154,10 @@ class Files:
         self._lock = threading.Lock()
 
 
-def by_width(entries: list[Entry]) -> dict[float, Entry]:
+def by_width(entries: list[Entry]) -> dict[Width, Entry]:
     """One entry for each width: all of full precision, where there is a choice."""
     return {entry.width: entry for entry in entries if entry.int8 == all(other.int8 for other in entries)}
 
 
-def _numbers(widths: dict[float, Entry] | dict[float, Head]) -> str:
+def _numbers(widths: dict[Width, Entry] | dict[Width, Head]) -> str:
     return ", ".join(map(str, sorted(widths)))

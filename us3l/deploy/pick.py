@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from us3l.errors import UserError
+from us3l.width import Width, mean_width
 
 Figure = str
 BUDGETS: dict[Figure, str] = {
@@ -26,7 +28,7 @@ BUDGETS: dict[Figure, str] = {
 class Candidate:
     """One network, and what it costs."""
 
-    width: float
+    width: Width
     figures: Mapping[Figure, float]
     accuracy: float | None = None
     backend: str | None = None
@@ -42,7 +44,7 @@ class Choice:
     """Whether accuracy decided, or else the width."""
     margins: Mapping[Figure, float] = field(default_factory=dict)
     """What is left of each budget, in its own unit."""
-    unknown: float | None = None
+    unknown: Width | None = None
     """The widest network that also fits, but was not evaluated, where accuracy decided and it is wider."""
 
 
@@ -101,9 +103,9 @@ def excess(candidate: Candidate, budgets: Mapping[Figure, float], accuracy_at_le
     return max(missed)
 
 
-def rank(candidate: Candidate) -> tuple[float, ...]:
+def rank(candidate: Candidate) -> tuple[Any, ...]:
     """Smaller is better; the latency only tells two backends of one width apart."""
     latency = candidate.figures.get("latency_ms", 0.0)
     if candidate.accuracy is None:
-        return (-candidate.width, latency)
+        return (-mean_width(candidate.width), latency)
     return (-candidate.accuracy, candidate.width, latency)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.evaluated import Accuracies, read_accuracies
 from us3l.deploy.pick import BUDGETS, Choice, pick
-from us3l.deploy.profile import all_costs, candidates
+from us3l.deploy.profile import all_costs, candidates, costs_of
 from us3l.deploy.profiling import by_agreement
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.profiles import Profile, list_profiles, read_profile
+from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Picked:
     device: str | None
 
     @property
-    def width(self) -> float:
+    def width(self) -> Width:
         """The width chosen."""
         return self.choice.candidate.width
 
@@ -124,6 +126,7 @@ def pick_width(
         size = Preprocessing.of(net).size
         profile = Profile(size, all_costs(net, size), device="")
     accuracies = read_accuracies(run, net, data) or by_agreement(profile)
+    profile = with_subnets(profile, net, accuracies)
     if accuracy_at_least is not None and (accuracies is None or accuracies.metric == "agreement"):
         raise UserError("no width has an accuracy: evaluate the run first, or leave out `accuracy_at_least`")
     batch = batch_size or min(profile.batches(), default=1)
@@ -132,6 +135,13 @@ def pick_width(
     table = candidates(profile, accuracies, backend, batch, percentile)
     choice = pick(table, budgets, accuracy_at_least)
     return Picked(choice, accuracies, budgets, batch, percentile, accuracy_at_least, profile.device or None)
+
+
+def with_subnets(profile: Profile, net: Slimmable, accuracies: Accuracies | None) -> Profile:
+    """The profile with the costs of those sub-networks that it does not have, but that were evaluated."""
+    known = {row.width for row in profile.costs}
+    others = [width for width in (accuracies.percent if accuracies else ()) if width not in known]
+    return replace(profile, costs=[*profile.costs, *(costs_of(net, width, profile.image_size) for width in others)])
 
 
 def find_profile(run: Run, device: str | None, needed: bool) -> Profile | None:

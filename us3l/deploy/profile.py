@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,24 +19,30 @@ from us3l.deploy.timing import percentile, take_turns
 from us3l.progress import Advance
 from us3l.run.profiles import Costs, Latency, Profile
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 
-def all_costs(net: Slimmable, size: int, progress: Advance | None = None) -> list[Costs]:
-    """The costs of every distinct width, widest first. Nothing is computed."""
+def all_costs(net: Slimmable, size: int, progress: Advance | None = None, also: Iterable[Width] = ()) -> list[Costs]:
+    """The costs of every distinct width and of some sub-networks, widest first. Nothing is computed."""
     found = []
-    for width in reversed(net.widths):
-        network = net.skeleton(width, tracking=True)
-        price = cost(network, (3, size, size))
-        found.append(Costs(width, price.params, price.macs, price.bytes, peak_memory(network, (3, size, size))))
+    for width in sorted({*net.widths, *also}, reverse=True):
+        found.append(costs_of(net, width, size))
         if progress:
             progress(1)
     return found
 
 
+def costs_of(net: Slimmable, width: Width, size: int) -> Costs:
+    """What does not depend on a device. Nothing is computed."""
+    network = net.skeleton(width, tracking=True)
+    price = cost(network, (3, size, size))
+    return Costs(width, price.params, price.macs, price.bytes, peak_memory(network, (3, size, size)))
+
+
 def latencies(
     net: Slimmable,
     size: int,
-    widths: Sequence[float],
+    widths: Sequence[Width],
     backends: Sequence[Backend],
     batches: Sequence[int],
     threads: int,
@@ -61,7 +67,7 @@ def latencies(
     return [Latency(*key, percentile(found, 50), percentile(found, 95)) for key, found in times.items()]
 
 
-def ready(net: Slimmable, width: float, backend: Backend, size: int, threads: int, folder: Path) -> Forward:
+def ready(net: Slimmable, width: Width, backend: Backend, size: int, threads: int, folder: Path) -> Forward:
     """The carved network of that width, as the backend runs it; OpenVINO reads ONNX Runtime's file, in the folder."""
     if backend == "torch":
         return run_torch(net.carve(width))

@@ -25,8 +25,9 @@ from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.profiles import Agreement, Latency, Profile, device_name, profile_file, write_profile
 from us3l.slimmable import Slimmable
+from us3l.width import AnyWidth, Width
 
-Widths = Literal["all"] | Sequence[float]
+Widths = Literal["all"] | Sequence[AnyWidth]
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,13 @@ def profile_run(
     else:
         threads = set_threads(threads)
         asked = widths or {*net.among(NINE_WIDTHS), *(accuracies.percent if accuracies else ())}
-        chosen = sorted({net.canonical(float(width)) for width in (net.widths if asked == "all" else asked)})[::-1]
+        chosen = sorted({net.canonical(width) for width in (net.widths if asked == "all" else asked)})[::-1]
         calibrate_rest(run, net, chosen, None, progress)
         found = measure(net, chosen, backends, batch_size, threads, repeats, side, progress)
         where = machine(tuple(backends), threads)
-    with progress.counting("counting costs", len(net.widths)) as counting:
-        profile = Profile(side, all_costs(net, side, counting.more), found, where, device)
+    others = {latency.width for latency in found} - {*net.widths}
+    with progress.counting("counting costs", len(net.widths) + len(others)) as counting:
+        profile = Profile(side, all_costs(net, side, counting.more, others), found, where, device)
     if accuracies is None:
         profile = replace(profile, agreement=compare(run, net, preprocessing, profile, progress))
         accuracies = by_agreement(profile)
@@ -104,7 +106,7 @@ def profile_run(
 
 def measure(
     net: Slimmable,
-    widths: Sequence[float],
+    widths: Sequence[Width],
     backends: Sequence[Backend],
     batch_size: Sequence[int],
     threads: int,
@@ -143,7 +145,7 @@ def compare(
     return Agreement(images.name, len(images), NEIGHBOURS, percent)
 
 
-def timed_widths(profile: Profile) -> set[float]:
+def timed_widths(profile: Profile) -> set[Width]:
     return {latency.width for latency in profile.latencies}
 
 

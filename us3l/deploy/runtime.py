@@ -22,6 +22,7 @@ from us3l.deploy.timing import percentile, take_turns
 from us3l.errors import UserError
 from us3l.run.bundles import MANIFEST, read_bundle
 from us3l.slimmable import Slimmable
+from us3l.width import AnyWidth, Width, given
 
 MEASURED = 9  # widths that are timed unless others are named
 TURNS = 5
@@ -92,7 +93,7 @@ class Runtime:
             self.networks = Shared(model if isinstance(model, Slimmable) else Path(model), head)
         else:
             raise UserError(f"{backend} runs exported files: export some in the format {backend}, then Runtime(RUN)")
-        self._latencies: dict[tuple[Task, int], dict[float, float]] = {}
+        self._latencies: dict[tuple[Task, int], dict[Width, float]] = {}
         self._measuring = threading.RLock()
         self._process = os.getpid()
 
@@ -102,7 +103,7 @@ class Runtime:
         return tuple(task for task in ("features", "classes") if self.networks.widths(task))
 
     @property
-    def widths(self) -> list[float]:
+    def widths(self) -> list[Width]:
         """Ascending: those of the features, or of the classifiers if there are no features."""
         return self.networks.widths(self.gives[0])
 
@@ -117,7 +118,7 @@ class Runtime:
     def embed(
         self,
         images: AnyImages,
-        width: float | None = None,
+        width: AnyWidth | None = None,
         latency_ms: float | None = None,
         on_error: OnError = "raise",
         batch_size: int = BATCH,
@@ -142,7 +143,7 @@ class Runtime:
     def predict(
         self,
         images: AnyImages,
-        width: float | None = None,
+        width: AnyWidth | None = None,
         latency_ms: float | None = None,
         on_error: OnError = "raise",
         batch_size: int = BATCH,
@@ -163,7 +164,13 @@ class Runtime:
         return Predictions(self.networks.classes, logits.softmax(1).numpy())
 
     def _outputs(
-        self, images: AnyImages, task: Task, width: float | None, latency_ms: float | None, on_error: OnError, size: int
+        self,
+        images: AnyImages,
+        task: Task,
+        width: AnyWidth | None,
+        latency_ms: float | None,
+        on_error: OnError,
+        size: int,
     ) -> np.ndarray:
         self._check_process()
         if width is not None and latency_ms is not None:
@@ -176,7 +183,7 @@ class Runtime:
         if latency_ms is not None:
             together = min(len(some), size)
             width = self.width_within(latency_ms * together / len(some), together, task)
-        run = self.networks.run(self.networks.widths(task)[-1] if width is None else width, task)
+        run = self.networks.run(self.networks.widths(task)[-1] if width is None else given(width), task)
         parts: list[tuple[np.ndarray, np.ndarray]] = [
             (run(batch.pixels) if len(batch.pixels) else np.zeros((0, 0), np.float32), batch.readable)
             for batch in batches(some, self.networks.preprocessing, size, on_error)
@@ -202,7 +209,7 @@ class Runtime:
         self._measuring = threading.RLock()
         self._process = os.getpid()
 
-    def width_within(self, latency_ms: float, batch: int = 1, task: Task | None = None) -> float:
+    def width_within(self, latency_ms: float, batch: int = 1, task: Task | None = None) -> Width:
         """The widest network that was measured to take at most that time for a batch.
 
         Args:
@@ -223,7 +230,7 @@ class Runtime:
             )
         return choice.candidate.width
 
-    def latencies(self, batch: int = 1, task: Task | None = None) -> dict[float, float]:
+    def latencies(self, batch: int = 1, task: Task | None = None) -> dict[Width, float]:
         """What `measure` found for that batch size; the first call measures.
 
         Args:
@@ -239,10 +246,10 @@ class Runtime:
     def measure(
         self,
         batch: int = 1,
-        widths: Sequence[float] | None = None,
+        widths: Sequence[Width] | None = None,
         turns: int = TURNS,
         task: Task | None = None,
-    ) -> dict[float, float]:
+    ) -> dict[Width, float]:
         """Time the networks now, and keep the figures for later requests.
 
         Args:
@@ -289,7 +296,7 @@ def bundle_folder(path: Path, backend: str) -> Path | None:
     return exported if backend in OPENERS and (exported / MANIFEST).is_file() else None
 
 
-def spread(widths: Sequence[float], most: int) -> list[float]:
+def spread(widths: Sequence[Width], most: int) -> list[Width]:
     """At most this many of the widths, evenly, with both ends.
 
     >>> spread([0.25, 0.4, 0.5, 0.75, 1.0], 3)

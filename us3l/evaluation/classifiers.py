@@ -19,17 +19,18 @@ from us3l.evaluation.protocols import Training
 from us3l.progress import Advance
 from us3l.seeds import seeded
 from us3l.tensors import batch_norms
+from us3l.width import Width
 
 
 def train_probes(
-    networks: Mapping[float, nn.Module],
+    networks: Mapping[Width, nn.Module],
     train: Images,
     num_classes: int,
     preprocessing: Preprocessing,
     training: Training,
     seed: int = 0,
     progress: Advance | None = None,
-) -> dict[float, Probe]:
+) -> dict[Width, Probe]:
     """Linear probes on frozen networks, all on the same crops; `progress` gets the images that each network saw."""
     heads = {width: new_head(network, num_classes, preprocessing.size, seed) for width, network in networks.items()}
     pairs = [(network, heads[width]) for width, network in networks.items()]

@@ -13,6 +13,7 @@ from typing import Any
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.evaluations import METRICS, EvaluationRecord, WidthResult, read_evaluations, usual_evaluation
+from us3l.width import Width
 
 EVALUATED = ("size", "train_images", "test_images", "probe", "training")
 """What evaluations that are compared should have in common."""
@@ -35,7 +36,7 @@ class Group:
     name: str
     records: list[EvaluationRecord]
 
-    def accuracies(self, metric: str) -> dict[float, Accuracy]:
+    def accuracies(self, metric: str) -> dict[Width, Accuracy]:
         """By width, widest first."""
         percents = [record.percent(metric) for record in self.records]
         widths = sorted({width for values in percents for width in values}, reverse=True)
@@ -71,7 +72,7 @@ class Comparison:
         return f"{self.data}: top-1 accuracy by {METRICS[self.metric]}, %"
 
     @property
-    def widths(self) -> list[float]:
+    def widths(self) -> list[Width]:
         """All that any run was evaluated at, widest first."""
         return sorted({width for group in self.groups for width in group.accuracies(self.metric)}, reverse=True)
 

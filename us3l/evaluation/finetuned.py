@@ -10,9 +10,10 @@ from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.finetuned import Finetuned, finetuned_file, list_finetuned, read_finetuned
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 
-def find_finetuned(run: Run, net: Slimmable, width: float, name: str | None = None) -> Finetuned:
+def find_finetuned(run: Run, net: Slimmable, width: Width, name: str | None = None) -> Finetuned:
     """What fine-tuning left for the network that a width means.
 
     Args:
@@ -50,7 +51,7 @@ def choose_evaluation(run: Run, known: Collection[str], name: str | None, what: 
     return name or next(iter(known))
 
 
-def finetuned_network(run: Run, net: Slimmable, width: float, name: str | None = None) -> nn.Module:
+def finetuned_network(run: Run, net: Slimmable, width: Width, name: str | None = None) -> nn.Module:
     """The network that fine-tuning made of a width, in eval mode: images to logits.
 
     Args:

@@ -18,6 +18,7 @@ from us3l.evaluation.tasks import Evaluation, EvaluationTask, calibrate_missing,
 from us3l.progress import Advance
 from us3l.run.evaluations import FewLabels, Score
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 FEATURE_BYTES = 2**31  # of features that are held at a time when images are decoded once for several widths
 
@@ -26,7 +27,7 @@ def evaluate_frozen(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[float] | None = None,
+    widths: Sequence[Width] | None = None,
     size: int | None = None,
     floor: bool = True,
     label_shares: Sequence[float] = (),
@@ -50,8 +51,8 @@ def evaluate_frozen(
         if not 0 < share <= 1:
             raise UserError(f"a share of the labels is above 0 and at most 1, not {share:g}")
     task = prepare(net, train, test, widths, size)
-    scores: dict[float, dict[str, Score]] = {}
-    floors: dict[float, dict[str, Score]] = {}
+    scores: dict[Width, dict[str, Score]] = {}
+    floors: dict[Width, dict[str, Score]] = {}
     probes, few, damaged = {}, [], dict[str, None]()
     for width, known, asked in features(net, task, progress):
         scores[width], probes[width] = judge(known, asked, task.classes)
@@ -65,14 +66,14 @@ def evaluate_frozen(
     return Evaluation(task.results(scores, floors), scores, probes, few_labels=few, damaged=list(damaged))
 
 
-def images_to_embed(train: Images, test: Images, widths: Sequence[float], floor: bool = True) -> int:
+def images_to_embed(train: Images, test: Images, widths: Sequence[Width], floor: bool = True) -> int:
     """What `evaluate_frozen` reports as progress in all."""
     return (len(train) + len(test)) * len(widths) * (2 if floor else 1)
 
 
 def features(
     net: Slimmable, task: EvaluationTask, progress: Advance | None
-) -> Iterator[tuple[float, Features, Features]]:
+) -> Iterator[tuple[Width, Features, Features]]:
     """Of each width, those of the training and of the test images. Files are decoded once for several widths."""
     at_once = 1
     if isinstance(task.train, ImageFiles):
@@ -107,7 +108,7 @@ def best_probe(values: Tensor, labels: Tensor, classes: int) -> Probe:
     return linear_probe(values, labels, classes, l2=choose_l2(values, labels, classes))
 
 
-def few_labels(width: float, share: float, known: Features, asked: Features, classes: int, seeds: int) -> FewLabels:
+def few_labels(width: Width, share: float, known: Features, asked: Features, classes: int, seeds: int) -> FewLabels:
     """The linear probe learned from a share of the labels."""
     scores = []
     for seed in range(seeds):

@@ -21,6 +21,7 @@ from us3l.run.finetuned import write_finetuned
 from us3l.run.identity import identify
 from us3l.run.probes import keep_probes
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ class Job:
     """How the user named the images."""
 
     def __post_init__(self) -> None:
-        for width in self.widths:
-            self.net.check(width)
+        _ = self.widths
         needs_labels = self.settings.protocol != "fast" or self.settings.label_share or not self.settings.quality
         if self.labelled or needs_labels or enough(self.train, self.test) is None:
             check_labels(self.train, self.test)
@@ -56,10 +56,12 @@ class Job:
         return self.train.labels is not None or self.test.labels is not None
 
     @cached_property
-    def widths(self) -> list[float]:
+    def widths(self) -> list[Width]:
         """Those to evaluate, each once."""
         asked = self.settings.widths
-        return list(self.net.widths[::-1] if asked == "all" else dict.fromkeys(asked or self.net.among(NINE_WIDTHS)))
+        if asked == "all":
+            return [*self.net.widths[::-1]]
+        return list(dict.fromkeys(map(self.net.check, asked or self.net.among(NINE_WIDTHS))))
 
     @property
     def size(self) -> int:

@@ -8,6 +8,7 @@ from typing import Literal
 from us3l.devices import Device
 from us3l.errors import UserError
 from us3l.evaluation.protocols import ProbeKind, Protocol, Training, finetuning, paper_probe
+from us3l.width import Width
 
 TRAINED = ("epochs", "lr", "batch_size", "weight_decay")
 """Settings of the protocols that train by steps."""
@@ -17,8 +18,9 @@ TRAINED = ("epochs", "lr", "batch_size", "weight_decay")
 class EvaluationSettings:
     """What is measured, and how."""
 
-    widths: Literal["all"] | tuple[float, ...] | None = None
-    """Widths to evaluate, or "all" distinct ones (default: the paper's nine, as far as the network has them)."""
+    widths: Literal["all"] | tuple[Width, ...] | None = None
+    """Widths to evaluate, or "all" distinct ones (default: the paper's nine, as far as the network has them). A name
+    such as 0.75-0.75-0.5-0.5 is a sub-network with a width for each stage."""
     protocol: Protocol = "fast"
     """What learns from the labels."""
     probe: Literal["auto"] | ProbeKind = "auto"

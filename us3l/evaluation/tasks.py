@@ -16,6 +16,7 @@ from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.run.evaluations import FewLabels, Score, WidthResult
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 NINE_WIDTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 """The paper's."""
@@ -30,10 +31,10 @@ class Evaluation:
     """What was found at each width."""
 
     results: list[WidthResult]
-    scores: dict[float, dict[str, Score]]
+    scores: dict[Width, dict[str, Score]]
     """By width, then by "knn", "linear" or "finetuned"."""
-    probes: dict[float, Probe] = field(default_factory=dict)
-    networks: dict[float, nn.Module] = field(default_factory=dict)
+    probes: dict[Width, Probe] = field(default_factory=dict)
+    networks: dict[Width, nn.Module] = field(default_factory=dict)
     """The fine-tuned ones, which give logits; on the CPU."""
     few_labels: list[FewLabels] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
@@ -47,7 +48,7 @@ class EvaluationTask:
     net: Slimmable
     train: Images
     test: Images
-    widths: list[float]
+    widths: list[Width]
     preprocessing: Preprocessing
     classes: int
     """0 of images without labels."""
@@ -59,8 +60,8 @@ class EvaluationTask:
 
     def results(
         self,
-        scores: Mapping[float, Mapping[str, Score]],
-        floors: Mapping[float, Mapping[str, Score]] | None = None,
+        scores: Mapping[Width, Mapping[str, Score]],
+        floors: Mapping[Width, Mapping[str, Score]] | None = None,
     ) -> list[WidthResult]:
         """Scores beside the cost of each width, and beside those of the untrained network."""
         results = []
@@ -77,7 +78,7 @@ def prepare(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[float] | None = None,
+    widths: Sequence[Width] | None = None,
     size: int | None = None,
     labelled: bool = True,
 ) -> EvaluationTask:
@@ -93,9 +94,7 @@ def prepare(
     """
     if labelled:
         check_labels(train, test)
-    chosen = list(dict.fromkeys(net.among(NINE_WIDTHS) if widths is None else widths))
-    for width in chosen:
-        net.check(width)
+    chosen = list(dict.fromkeys(map(net.check, net.among(NINE_WIDTHS) if widths is None else widths)))
     preprocessing = Preprocessing.of(net, size)
     device = next(net.full.parameters()).device
     train, test = (images.to(device) for images in (train, test))
@@ -104,7 +103,7 @@ def prepare(
     return EvaluationTask(net, train, test, chosen, preprocessing, classes)
 
 
-def calibrate_missing(net: Slimmable, train: Images, widths: Iterable[float], preprocessing: Preprocessing) -> None:
+def calibrate_missing(net: Slimmable, train: Images, widths: Iterable[Width], preprocessing: Preprocessing) -> None:
     """Collect batch-norm statistics of the widths that have none, on training images as they will be seen."""
     if missing := [width for width in widths if not net.calibrated(width)]:
         chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:CALIBRATION].sort().values

@@ -13,13 +13,14 @@ from us3l.evaluation.results import mean_score, score
 from us3l.evaluation.tasks import Evaluation, prepare
 from us3l.progress import Advance
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 
 def evaluate_paper(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[float] | None = None,
+    widths: Sequence[Width] | None = None,
     size: int | None = None,
     training: Training | None = None,
     seeds: int = 1,
@@ -57,7 +58,7 @@ def evaluate_finetuned(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[float] | None = None,
+    widths: Sequence[Width] | None = None,
     size: int | None = None,
     training: Training | None = None,
     seeds: int = 1,
@@ -92,7 +93,7 @@ def evaluate_finetuned(
 
 
 def images_to_train(
-    train: Images, test: Images, widths: Sequence[float], training: Training, seeds: int, whole: bool
+    train: Images, test: Images, widths: Sequence[Width], training: Training, seeds: int, whole: bool
 ) -> int:
     """What `evaluate_paper`, or with `whole` networks `evaluate_finetuned`, reports as progress in all."""
     return len(widths) * (seeds * training.epochs * len(train) + (seeds if whole else 1) * len(test))

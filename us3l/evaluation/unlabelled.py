@@ -25,6 +25,7 @@ from us3l.evaluation.features import embed_all
 from us3l.evaluation.tasks import FEWEST, Evaluation, EvaluationTask, prepare
 from us3l.progress import Advance
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 NEIGHBOURS = FEWEST // 5
 """Those of an image that are compared. Of fewer than `FEWEST` images, most would be neighbours."""
@@ -178,7 +179,7 @@ def evaluate_unlabelled(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[float] | None = None,
+    widths: Sequence[Width] | None = None,
     size: int | None = None,
     progress: Advance | None = None,
 ) -> Evaluation:
@@ -217,7 +218,7 @@ def with_quality(evaluation: Evaluation, task: EvaluationTask, progress: Advance
     features = embed_all(plain, looked, task.preprocessing, progress=progress).values
     viewed = embed_views(plain, looked.images, Views(size=task.size), task.preprocessing, progress)
     full = features[0] if len(task.net.widths) > 1 else None
-    found = dict[float, dict[str, Any]](zip(networks, map(quality, features, viewed, repeat(full)), strict=True))
+    found = dict[Width, dict[str, Any]](zip(networks, map(quality, features, viewed, repeat(full)), strict=True))
     return replace(evaluation, results=[replace(row, **found[row.width]) for row in evaluation.results])
 
 
@@ -226,7 +227,7 @@ def enough(train: Images, test: Images) -> Images | None:
     return next((images for images in (test, train) if len(images) >= FEWEST), None)
 
 
-def images_to_look_at(train: Images, test: Images, widths: Sequence[float]) -> int:
+def images_to_look_at(train: Images, test: Images, widths: Sequence[Width]) -> int:
     """What `evaluate_unlabelled` reports as progress in all."""
     images = enough(train, test)
     count = min(IMAGES, len(images)) + VIEWS * min(VIEWED, len(images)) if images else 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from us3l.width import Subnet
+
 if TYPE_CHECKING:
     from torch import nn
-
-    from us3l.width import Width
 
 
 class Family:
@@ -22,6 +22,11 @@ class Family:
     """What to call it in messages and files."""
     stages: int | None = None
     """How many numbers a width may have, one for each stage; None: widths are single numbers."""
+    blocks: tuple[int, ...] | None = None
+    """The blocks of each stage, if all but the first may be left out; None: all networks have the same blocks.
+
+    Then a width may be a `us3l.Subnet`, whose `depths` say how many blocks of each stage there are.
+    """
     image_size: int | None = None
     """The only side of images, in pixels, that its networks take; None: any."""
     usual_size: int = 224
@@ -89,6 +94,13 @@ class Backbone(Family):
         """The options that make it fit images of a size, which a stem is chosen for."""
         return {"stem": stem}
 
+    def stagewise(self, width: Any) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """The width and the blocks of each stage; no blocks, if none can be left out."""
+        blocks = self.blocks or ()
+        if isinstance(width, Subnet):
+            return width.widths, width.depths or blocks
+        return ((width,) * (self.stages or 1) if isinstance(width, int | float) else tuple(width)), blocks
+
     def describe(self) -> dict[str, Any]:
         options = dict(vars(self))
         return {"backbone": options.pop("name"), "options": options}
@@ -103,7 +115,7 @@ class Wrapped(Family):
             if not name.startswith("_") and hasattr(function, name):
                 setattr(self, name, getattr(function, name))
 
-    def __call__(self, width: Width) -> nn.Module:
+    def __call__(self, width: Any) -> nn.Module:
         return self.function(width)
 
     def describe(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from torchvision.ops import Conv2dNormActivation
 
 from us3l.families.family import Backbone
 from us3l.families.resnet import Stem, check_options
-from us3l.width import Width, round_channels
+from us3l.width import round_channels
 
 # Expansion, channels, blocks, stride at width 1, stage by stage.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -33,7 +34,7 @@ class MobileNetFamily(Backbone):
     """`family(width)` builds the plain network of that width (a number, or one for each of the seven stages).
 
     The first convolution follows the first stage; the last one keeps its channels at every width. For CIFAR, the first
-    convolution and the second stage have stride 1.
+    convolution and the second stage have stride 1. Of each stage, all blocks but the first may be left out.
     """
 
     name: str = "mobilenet_v2"
@@ -46,21 +47,27 @@ class MobileNetFamily(Backbone):
         check_options(self.stem, self.base)
 
     stages = len(STAGES)
+    blocks = tuple(count for _, _, count, _ in STAGES)
     classifier = "classifier"
 
     @property
     def usual_size(self) -> int:  # type: ignore[override]
         return 32 if self.stem == "cifar" else 224
 
-    def signature(self, width: Width) -> tuple[int, ...]:
+    def signature(self, width: Any) -> tuple[int, ...]:
+        """Channels of the first convolution, of each stage and of the last one; its blocks if some stage lacks any."""
+        widths, blocks = self.stagewise(width)
+        return self.channel_counts(widths) + (() if blocks == self.blocks else blocks)
+
+    def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
         """Channels of the first convolution, of each stage and of the last convolution."""
-        widths = (width,) * self.stages if isinstance(width, int | float) else width
         scale = self.base / 64
         stages = (round_channels(w * scale * channels) for w, (_, channels, _, _) in zip(widths, STAGES, strict=True))
         return round_channels(widths[0] * scale * FIRST), *stages, round_channels(scale * LAST)
 
-    def __call__(self, width: Width) -> MobileNet:
-        return MobileNet(self.signature(width), self.stem == "cifar", self.num_classes)
+    def __call__(self, width: Any) -> MobileNet:
+        widths, blocks = self.stagewise(width)
+        return MobileNet(self.channel_counts(widths), blocks, self.stem == "cifar", self.num_classes)
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
@@ -103,25 +110,29 @@ class MobileNetFamily(Backbone):
         return [*network.features]
 
     def feature_maps(self, network: MobileNet) -> tuple[nn.Module, list[str]]:
-        return network.features, list(LEVELS)
+        names = [name for name, _ in network.features.named_children()]
+        return network.features, [max((n for n in names if int(n) <= int(level)), key=int) for level in LEVELS]
 
 
 class MobileNet(nn.Module):
     """Features (N x C) of images (N x 3 x H x W); logits when there are classes."""
 
-    def __init__(self, channels: tuple[int, ...], small: bool, num_classes: int) -> None:
+    def __init__(self, channels: tuple[int, ...], blocks: tuple[int, ...], small: bool, num_classes: int) -> None:
         super().__init__()
         inside, *stages, last = channels
-        layers: list[nn.Module] = [Conv2dNormActivation(3, inside, stride=1 if small else 2, activation_layer=nn.ReLU6)]
+        stem = Conv2dNormActivation(3, inside, stride=1 if small else 2, activation_layer=nn.ReLU6)
+        layers: dict[int, nn.Module] = {0: stem}  # by their places when no block is left out
+        place = 1
         for stage, (outside, (expansion, _, count, stride)) in enumerate(zip(stages, STAGES, strict=True)):
-            for i in range(count):
+            for i in range(blocks[stage]):
                 block = InvertedResidual(inside, outside, 1 if i or (small and stage == 1) else stride, expansion)
                 # By the place in the network: torchvision would add shortcuts where channel counts happen to agree.
                 block.use_res_connect = i > 0
-                layers.append(block)
+                layers[place + i] = block
                 inside = outside
-        layers.append(Conv2dNormActivation(inside, last, kernel_size=1, activation_layer=nn.ReLU6))
-        self.features = nn.Sequential(*layers)
+            place += count
+        layers[place] = Conv2dNormActivation(inside, last, kernel_size=1, activation_layer=nn.ReLU6)
+        self.features = nn.Sequential(OrderedDict((str(place), layer) for place, layer in layers.items()))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(last, num_classes)) if num_classes else nn.Identity()
         for module in self.modules():

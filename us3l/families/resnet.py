@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from us3l.errors import UserError
 from us3l.families.family import Backbone
-from us3l.width import Width, round_channels
+from us3l.width import round_channels
 
 Stem = Literal["imagenet", "cifar"]
 BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
@@ -22,7 +22,8 @@ class ResNetFamily(Backbone):
     """`family(width)` builds the plain network of that width (a number, or one for each of the four stages).
 
     The stem slims its output only and the classifier its input only; all else, residual stream included, slims on
-    both sides. The CIFAR stem is a 3x3 convolution of stride 1 without max-pooling.
+    both sides. The CIFAR stem is a 3x3 convolution of stride 1 without max-pooling. Of each stage, all
+    blocks but the first may be left out.
     """
 
     name: str = "resnet18"
@@ -44,15 +45,24 @@ class ResNetFamily(Backbone):
     def bottleneck(self) -> bool:
         return self.name == "resnet50"
 
-    def signature(self, width: Width) -> tuple[int, ...]:
-        """Stem channels, then the inner and outer channels of each stage: all that a width decides."""
-        widths = (width,) * 4 if isinstance(width, int | float) else width
+    @property
+    def blocks(self) -> tuple[int, ...]:  # type: ignore[override]
+        return BLOCKS[self.name]
+
+    def signature(self, width: Any) -> tuple[int, ...]:
+        """Stem channels, the inner and outer channels of each stage, and its blocks if some stage lacks any."""
+        widths, blocks = self.stagewise(width)
+        return self.channel_counts(widths) + (() if blocks == self.blocks else blocks)
+
+    def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
+        """Stem channels, then the inner and outer channels of each stage."""
         inner = [round_channels(w * self.base * 2**i) for i, w in enumerate(widths)]
         outer = [round_channels(w * self.base * 2 ** (i + 2)) for i, w in enumerate(widths)]
         return inner[0], *(c for pair in zip(inner, outer if self.bottleneck else inner, strict=True) for c in pair)
 
-    def __call__(self, width: Width) -> ResNet:
-        return ResNet(self.signature(width), BLOCKS[self.name], self.bottleneck, self.stem, self.num_classes)
+    def __call__(self, width: Any) -> ResNet:
+        widths, blocks = self.stagewise(width)
+        return ResNet(self.channel_counts(widths), blocks, self.bottleneck, self.stem, self.num_classes)
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ class ViTFamily(Backbone):
     """`family(width)` builds the plain network of that width: the embedding dimension shrinks in all layers.
 
     The number of heads stays and each head narrows. Dimensions are multiples of the number of heads and of 4, because
-    sin-cos positions come in fours.
+    sin-cos positions come in fours. The blocks are one stage, whose last ones may be left out.
     """
 
     transformer = True
@@ -83,10 +83,16 @@ class ViTFamily(Backbone):
         heads = HEADS[self.name]
         return heads * self.base, heads if self.heads is None else self.heads
 
-    def signature(self, width: float) -> tuple[int, int]:
-        """Embedding dimension and heads: all that a width decides."""
+    @property
+    def blocks(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (self.depth,)
+
+    def signature(self, width: Any) -> tuple[int, ...]:
+        """Embedding dimension and heads; its blocks if it lacks any."""
+        (width,), blocks = self.stagewise(width)
         dim, heads = self.sizes
-        return round_channels(width * dim, divisor=math.lcm(heads, 4)), heads
+        sizes = round_channels(width * dim, divisor=math.lcm(heads, 4)), heads
+        return sizes if blocks == self.blocks else sizes + blocks
 
     def segments(self, name: str) -> tuple[int, ...]:
         """Attention has a segment for each head, and the fused qkv three of them."""
@@ -133,20 +139,22 @@ class ViTFamily(Backbone):
         keys, values = (tuple(f"{block}.{kind}{head}" for head in range(heads)) for kind in ("key", "value"))
         return (keys + keys + values, "stream") if layer == "qkv" else ("stream", values)
 
-    def __call__(self, width: float) -> ViT:
-        return ViT(self, *self.signature(width))
+    def __call__(self, width: Any) -> ViT:
+        dim, heads, *_ = self.signature(width)
+        _, (depth,) = self.stagewise(width)
+        return ViT(self, dim, heads, depth)
 
 
 class ViT(nn.Module):
     """Features (N x D) of images (N x 3 x S x S); logits when there are classes."""
 
-    def __init__(self, family: ViTFamily, dim: int, heads: int) -> None:
+    def __init__(self, family: ViTFamily, dim: int, heads: int, depth: int) -> None:
         super().__init__()
         self.image_size = family.image_size
         self.patch_embed = PatchEmbed(family.patch, dim)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if family.pool == "cls" else None
         self.pos_embed = nn.Parameter(sincos_positions(family.image_size // family.patch, dim, family.pool == "cls"))
-        self.blocks = nn.Sequential(*(Block(dim, heads) for _ in range(family.depth)))
+        self.blocks = nn.Sequential(*(Block(dim, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, family.num_classes) if family.num_classes else nn.Identity()
         self.draw_weights()

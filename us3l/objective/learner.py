@@ -27,6 +27,7 @@ from us3l.objective.losses import (
 from us3l.objective.scaling import teacher_rate
 from us3l.objective.spec import Objective, Part
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -105,7 +106,7 @@ class Learner(nn.Module):
             frozen.eval()  # its statistics are those of its own training
         return self
 
-    def embed(self, views: PerView, width: float) -> PerView:
+    def embed(self, views: PerView, width: Width) -> PerView:
         """`z` of each view at a width."""
         return self.run(views, width).z
 
@@ -146,7 +147,7 @@ class Learner(nn.Module):
             self.queue.push(unit(torch.cat([self.peers.gather(torch.cat(view)) for view in views])), unless)
 
     def forward(
-        self, views: PerView, width: float, targets: Targets | None = None, labels: Tensor | None = None
+        self, views: PerView, width: Width, targets: Targets | None = None, labels: Tensor | None = None
     ) -> tuple[Tensor, Targets]:
         """The loss of the network of a width, and the targets of those that follow on the same views.
 
@@ -238,7 +239,7 @@ class Learner(nn.Module):
         return across_views(losses[o.distill_loss], outputs, targets)
 
     def guidance(
-        self, views: PerView, width: float, labels: Tensor | None = None, seen: PerView | None = None
+        self, views: PerView, width: Width, labels: Tensor | None = None, seen: PerView | None = None
     ) -> Tensor:
         """How the sub-network of a width is pulled: the gradient of its loss for each of its outputs (V x N x D).
 

@@ -6,11 +6,12 @@ from fractions import Fraction
 from random import Random
 
 from us3l.objective.spec import Objective
+from us3l.width import Width
 
 LEVELS = 3  # of the narrowest width, when it is lowered gradually
 
 
-def sample_widths(objective: Objective, min_width: float, step: int, steps: int, seed: int) -> list[float]:
+def sample_widths(objective: Objective, min_width: float, step: int, steps: int, seed: int) -> list[Width]:
     """The widths of one step out of `steps`, the base network's first.
 
     Drawn from the seed and the step alone: the same on every process, and the same after a resume.
@@ -29,7 +30,7 @@ def sample_widths(objective: Objective, min_width: float, step: int, steps: int,
         return [1.0]
     lowest = lower_bound(objective, min_width, step, steps)
     random = Random(f"{seed}/{step}")
-    draws = [random.uniform(lowest, 1.0) for _ in range(objective.samples)]
+    draws: list[Width] = [random.uniform(lowest, 1.0) for _ in range(objective.samples)]
     widths = [1.0, lowest, *draws][: objective.samples] if objective.sandwich else draws
     if objective.wider_teaches or not objective.sandwich:
         widths.sort(reverse=True)

@@ -8,6 +8,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from us3l.errors import UserError
 from us3l.objective.scaling import memory
+from us3l.width import Width, mean_width
 
 PAPER_STEPS = 400 * (50_000 // 512)
 """Of the paper's runs on CIFAR: 400 epochs of batches of 512."""
@@ -292,9 +293,9 @@ class Objective:
             return self.relation_temperature
         return 1.0 if self.loss_of(part) in (*ABSOLUTE, "cross-entropy", "soft") else self.temperature
 
-    def weight(self, width: float) -> float:
+    def weight(self, width: Width) -> float:
         """Of the loss of the sub-network of a width, beside that of the full network."""
-        return self.sub_weight * width**self.width_power
+        return self.sub_weight * mean_width(width) ** self.width_power
 
     @property
     def guidelines(self) -> dict[int, bool]:

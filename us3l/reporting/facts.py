@@ -29,6 +29,7 @@ from us3l.run.records import History, Record, StepRecord, read_history, read_rec
 from us3l.slimmable import Slimmable
 from us3l.training.recipes import Recipe
 from us3l.training.run import RunConfig, config_of
+from us3l.width import Subnet, Width
 
 
 def run_facts(
@@ -56,6 +57,7 @@ def run_facts(
     if net is not None:
         profile = newest_profile(run)
         costs = profile.costs if profile else all_costs(net, size)
+        costs = [row for row in costs if not isinstance(row.width, Subnet)]
         widths = sorted(row.width for row in costs)
         figures = width_figures(costs, profile.latencies if profile else [], found, net.canonical)
         if (alone := config.recipe.network.individual) is not None:
@@ -80,7 +82,7 @@ def run_facts(
 # What it is
 
 
-def lead(config: RunConfig, widths: Sequence[float], finished: bool) -> str:
+def lead(config: RunConfig, widths: Sequence[Width], finished: bool) -> str:
     """The run in a sentence."""
     recipe = config.recipe
     data = Path(config.data).name
@@ -138,7 +140,8 @@ def headlines(found: Sequence[EvaluationRecord]) -> list[Facts]:
     """The accuracies that matter most, of the first evaluation: at its widest and its narrowest width."""
     for metric, what in METRICS.items():
         for one in found:
-            measured = sorted((r for r in one.widths if getattr(r, metric) is not None), key=lambda r: -r.width)
+            measured = [result for result in one.widths if getattr(result, metric) is not None]
+            measured.sort(key=lambda result: result.width, reverse=True)
             if not measured:
                 continue
             ends = measured[:1] + measured[1:][-1:]
@@ -256,7 +259,7 @@ def width_figures(
     costs: Sequence[Costs],
     latencies: Sequence[Latency],
     found: Sequence[EvaluationRecord],
-    canonical: Callable[[float], float],
+    canonical: Callable[[Width], Width],
 ) -> list[Facts]:
     """What is known of every distinct width, narrowest first; None where nobody measured.
 
@@ -265,7 +268,7 @@ def width_figures(
     rows = sorted(costs, key=lambda row: row.width)
     alone = len(rows) == 1
 
-    def figure(label: str, kind: str, values: Mapping[float, float], missing: str = "", role: str = "cost") -> Facts:
+    def figure(label: str, kind: str, values: Mapping[Width, float], missing: str = "", role: str = "cost") -> Facts:
         known = [values.get(row.width) for row in rows]
         return {"label": label, "kind": kind, "values": known, "missing": missing, "role": role}
 

@@ -15,6 +15,7 @@ from us3l.reporting.style import checked, legend, line_style, log_ticks, new_fig
 from us3l.reporting.tables import human
 from us3l.run import Run
 from us3l.run.evaluations import METRICS, EvaluationRecord, WidthResult, evaluation_file
+from us3l.width import mean_width
 
 LINEAR, KNN, FINETUNED = COLOURS[:3]
 
@@ -25,7 +26,7 @@ LINES: list[tuple[str, str, str, Quantity, Quantity]] = [
     ("fine-tuned", FINETUNED, "D", lambda result: result.finetuned, lambda _: None),
 ]
 PANELS: list[tuple[str, Quantity]] = [
-    ("width", lambda result: result.width),
+    ("width", lambda result: mean_width(result.width)),
     ("MACs per image (log scale)", lambda result: result.macs),
     ("parameters (log scale)", lambda result: result.params),
 ]

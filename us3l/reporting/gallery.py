@@ -21,6 +21,7 @@ from us3l.evaluation.features import embed_all
 from us3l.progress import Advance
 from us3l.slimmable import Slimmable
 from us3l.streams import printable
+from us3l.width import Width
 
 QUERIES, NEIGHBOURS, MAPPED, CLASSES, CLUSTERS = 8, 6, 500, 10, 8
 FEWEST = 20  # images that make a gallery
@@ -75,7 +76,7 @@ def files_of(images: ImageSet) -> list[str] | None:
     return [kept.source.name(int(index)) for index in kept.chosen]
 
 
-def ends(net: Slimmable) -> list[float]:
+def ends(net: Slimmable) -> list[Width]:
     """The widest and the narrowest width that can be used as they are, or the only one."""
     ready = [width for width in net.widths if net.calibrated(width)] or net.widths
     return list(dict.fromkeys((ready[-1], ready[0])))

@@ -12,6 +12,7 @@ from typing import Any
 
 from us3l.errors import UserError
 from us3l.reporting.palette import COLOURS
+from us3l.width import write_width
 
 
 def page(report: dict[str, Any]) -> str:
@@ -21,7 +22,8 @@ def page(report: dict[str, Any]) -> str:
     """
     script = part("draw.js") + part("page.js")
     try:
-        data = json.dumps(report, allow_nan=False).replace("<", "\\u003c")  # nothing in it can end the element
+        data = json.dumps(report, allow_nan=False, default=write_width)
+        data = data.replace("<", "\\u003c")  # nothing in it can end the element
     except ValueError:
         raise UserError(
             "a number in the run's metrics or profile is not finite; profile it again if it is there"

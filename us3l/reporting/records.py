@@ -14,6 +14,7 @@ import numpy as np
 
 from us3l.run.records import Gauges, Record, StepRecord
 from us3l.training.recipes import Recipe
+from us3l.width import Width, mean_width
 
 POINTS = 120  # of a curve at most; more steps are averaged
 FEW = 5  # widths that get a curve each; more are put together by quarters
@@ -87,7 +88,7 @@ def chart(title: str, about: str, x: Facts, y: Facts, series: list[Facts]) -> Fa
     return {"title": title, "about": about, "x": x, "y": y, "series": series}
 
 
-def grouped(widths: Iterable[float]) -> dict[float, str]:
+def grouped(widths: Iterable[Width]) -> dict[Width, str]:
     """A name for each width's group, widest first: its own if there are few, else those from quarter to quarter.
 
     >>> grouped([1.0, 0.5, 1.0])
@@ -98,13 +99,13 @@ def grouped(widths: Iterable[float]) -> dict[float, str]:
     distinct = sorted(set(widths), reverse=True)
     if len(distinct) <= FEW:
         return {width: f"{width:g}x" for width in distinct}
-    quarters: dict[int, list[float]] = {}
+    quarters: dict[int, list[Width]] = {}
     for width in distinct:
-        quarters.setdefault(math.ceil(4 * width), []).append(width)
+        quarters.setdefault(math.ceil(4 * mean_width(width)), []).append(width)
     names = {
         q: f"{min(some):g}x to {max(some):g}x" if len(some) > 1 else f"{some[0]:g}x" for q, some in quarters.items()
     }
-    return {width: names[math.ceil(4 * width)] for width in distinct}
+    return {width: names[math.ceil(4 * mean_width(width))] for width in distinct}
 
 
 def thinned(points: Sequence[Point], count: int = POINTS) -> list[list[float]]:

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from us3l.evaluation.comparing import Comparison
 from us3l.run.evaluations import METRICS, FewLabels, Score, WidthResult
+from us3l.width import Width
 
 
 def human(count: float) -> str:
@@ -22,7 +23,7 @@ def human(count: float) -> str:
     return f"{count:#.3g}".rstrip(".") + unit if unit else f"{count:.0f}"
 
 
-WidthScores = Mapping[float, Mapping[str, Score]]
+WidthScores = Mapping[Width, Mapping[str, Score]]
 """By width, then by the kind of accuracy."""
 
 
@@ -150,7 +151,7 @@ def comparison_table(compared: Comparison) -> Table:
     return table
 
 
-def comparison(runs: Mapping[str, Sequence[WidthResult]], metric: str) -> dict[float, dict[str, float | None]]:
+def comparison(runs: Mapping[str, Sequence[WidthResult]], metric: str) -> dict[Width, dict[str, float | None]]:
     """One accuracy of every run at every width that any of them has, widest first; None where it was not measured."""
     found = {name: {result.width: getattr(result, metric) for result in results} for name, results in runs.items()}
     widths = sorted({width for values in found.values() for width in values}, reverse=True)

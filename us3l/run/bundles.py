@@ -17,6 +17,7 @@ from us3l.errors import UserError
 from us3l.files import Taken, checksum, finite, is_inside, locked, read_json, write_json
 from us3l.run.checks import check_version
 from us3l.run.evaluations import METRICS
+from us3l.width import Width, read_width
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
 VERSION = 2
@@ -29,7 +30,7 @@ PATIENCE = 60.0  # seconds to wait for another process that adds to a bundle
 class Entry:
     """One network of a bundle."""
 
-    width: float
+    width: Width
     format: str
     int8: bool
     files: dict[str, str]
@@ -50,7 +51,7 @@ class Entry:
     """The sha256 of the model's weights; None if it was not known."""
 
     @property
-    def key(self) -> tuple[float, str, bool, str]:
+    def key(self) -> tuple[Width, str, bool, str]:
         """What makes it the same network as another: a bundle holds one of each."""
         return self.width, self.format, self.int8, self.head or ""
 
@@ -175,7 +176,7 @@ def _entry(row: object) -> Entry:
         row = row | {"head": None if row["classes"] is None else "probe", "weights": None}
     if not isinstance(row, dict) or row.keys() != known:
         raise ValueError(f"an entry must have {', '.join(sorted(known))}")
-    demand(finite(row["width"]) and 0 < row["width"] <= 1, "width", row["width"])
+    row = row | {"width": read_width(row["width"])}
     demand(row["format"] in get_args(Format), "format", row["format"])
     demand(isinstance(row["int8"], bool), "int8", row["int8"])
     demand(isinstance(row["files"], dict) and bool(row["files"]), "files", row["files"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -12,6 +13,7 @@ import yaml
 
 from us3l.errors import UserError, did_you_mean
 from us3l.files import read_bytes, write_text
+from us3l.width import Subnet
 
 LARGEST = 2**16  # bytes of a configuration
 DEEPEST = 20
@@ -89,6 +91,9 @@ def build(kind: Any, value: Any, where: str) -> Any:
             number = math.nan
         if math.isfinite(number):
             return number
+    elif kind is Subnet and isinstance(value, str):
+        with suppress(ValueError):
+            return Subnet.parse(value)
     elif isinstance(kind, type) and isinstance(value, kind) and not (kind is int and not _whole(value)):
         return value
     expected = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))

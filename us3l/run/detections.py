@@ -17,6 +17,7 @@ from us3l.run.checks import check_version, demand
 from us3l.run.folder import Run
 from us3l.run.identity import clean, short, source_of
 from us3l.run.weights import Weights, check_weights
+from us3l.width import Width, read_width
 
 VERSION = 2  # of version 1, files name neither their version nor the weights
 DETECTIONS = "-detections.json"  # beside a record: all detections, in COCO's form
@@ -48,7 +49,7 @@ class DetectionRecord:
     data: str
     """As the user named it."""
     layout: str
-    width: float
+    width: Width
     training: dict[str, Any]
     train_images: int
     test_images: int
@@ -76,12 +77,12 @@ class DetectionRecord:
                 row.update({f"{kind}_{name}": value for name, value in vars(precision).items()})
         return found
 
-    def is_of(self, data: str | Path, width: float) -> bool:
+    def is_of(self, data: str | Path, width: Width) -> bool:
         """Whether it was found on this data, whichever way that is written, at this width."""
         return (self.source or source_of(self.data)) == source_of(data) and self.width == width
 
 
-def detection_stem(folder: Path, name: str, data: str | Path, width: float) -> Path:
+def detection_stem(folder: Path, name: str, data: str | Path, width: Width) -> Path:
     """The path without endings for the results of a detector.
 
     Args:
@@ -127,7 +128,7 @@ def read_detections(run: Run) -> dict[str, DetectionRecord]:
     return found
 
 
-def find_detection(run: Run, data: str | Path, width: float) -> DetectionRecord | None:
+def find_detection(run: Run, data: str | Path, width: Width) -> DetectionRecord | None:
     """The newest one of this data and width, whatever its name."""
     fitting = [record for record in read_detections(run).values() if record.is_of(data, width)]
     return max(fitting, key=lambda record: record.date or "", default=None)
@@ -150,7 +151,8 @@ def _record(content: Mapping[str, Any]) -> DetectionRecord:
         demand(isinstance(values[key], str), key, values[key])
     for key in ("source", "us3l", "torch", "date"):
         demand(isinstance(values.get(key), str | None), key, values.get(key))
-    for key in ("width", "train_images", "test_images"):
+    values["width"] = read_width(values["width"])
+    for key in ("train_images", "test_images"):
         demand(finite(values[key]) and values[key] >= 0, key, values[key])
     losses = values["losses"]
     demand(isinstance(losses, list) and all(isinstance(one, float) or finite(one) for one in losses), "losses", losses)

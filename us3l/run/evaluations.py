@@ -18,6 +18,7 @@ from us3l.run.checks import check_version, demand
 from us3l.run.folder import Run
 from us3l.run.identity import DataIdentity, clean, source_of
 from us3l.run.weights import Weights, check_weights
+from us3l.width import AnyWidth, Width, decode, read_width
 
 if TYPE_CHECKING:
     from us3l.slimmable import Slimmable
@@ -38,7 +39,7 @@ class WidthResult:
     """One width: its cost, its accuracies in percent, those of the same network untrained, and its quality without
     labels (None: not measured)."""
 
-    width: float
+    width: Width
     params: int
     macs: int
     knn: float | None = None
@@ -81,7 +82,7 @@ class Score:
 class FewLabels:
     """The linear probe of one width, learned from a share of the labels."""
 
-    width: float
+    width: Width
     share: float
     images: int
     linear: Score
@@ -108,7 +109,7 @@ class EvaluationRecord:
     test_images: int | None = None
     seeds: int | None = None
     classes: list[str] | None = None
-    scores: dict[float, dict[str, Score]] = field(default_factory=dict)
+    scores: dict[Width, dict[str, Score]] = field(default_factory=dict)
     """By width, then by a name of `METRICS`."""
     few_labels: list[FewLabels] = field(default_factory=list)
     weights: Weights | None = None
@@ -135,7 +136,7 @@ class EvaluationRecord:
         """The preferred one of those measured."""
         return next((name for name in METRICS if self.percent(name)), None)
 
-    def percent(self, metric: str) -> dict[float, float]:
+    def percent(self, metric: str) -> dict[Width, float]:
         """The accuracies by width.
 
         Args:
@@ -146,7 +147,7 @@ class EvaluationRecord:
         """
         return {row.width: value for row in self.widths if (value := getattr(row, metric)) is not None}
 
-    def at(self, net: Slimmable, width: float) -> WidthResult | None:
+    def at(self, net: Slimmable, width: AnyWidth) -> WidthResult | None:
         """What was found for the network that a width stands for.
 
         Args:
@@ -295,9 +296,9 @@ def joined(path: Path, old: EvaluationRecord, new: EvaluationRecord) -> Evaluati
     few = {(one.width, one.share): one for one in [*old.few_labels, *new.few_labels]}
     return replace(
         new,
-        widths=sorted(rows, key=lambda row: -row.width),
+        widths=sorted(rows, key=lambda row: row.width, reverse=True),
         scores=old.scores | new.scores,
-        few_labels=sorted(few.values(), key=lambda one: (-one.width, one.share)),
+        few_labels=sorted(sorted(few.values(), key=lambda one: one.share), key=lambda one: one.width, reverse=True),
     )
 
 
@@ -323,12 +324,13 @@ def _record(name: str, content: dict[str, Any]) -> EvaluationRecord:
     demand(isinstance(content.get("training"), dict | None), "training", content.get("training"))
     scores = content.get("scores") or {}
     values["scores"] = {
-        float(width): {metric: _score(one) for metric, one in kinds.items()} for width, kinds in scores.items()
+        decode(width): {metric: _score(one) for metric, one in kinds.items()} for width, kinds in scores.items()
     }
     for score in (score for kinds in values["scores"].values() for score in kinds.values()):
         demand(not classes or len(score.per_class) == len(classes), "per_class", score.per_class)
     values["few_labels"] = [
-        FewLabels(**(one | {"linear": _score(one["linear"])})) for one in content.get("few_labels") or []
+        FewLabels(**(one | {"width": read_width(one["width"]), "linear": _score(one["linear"])}))
+        for one in content.get("few_labels") or []
     ]
     return EvaluationRecord(name, **values)
 
@@ -359,6 +361,9 @@ def _result(row: object, index: int) -> WidthResult:
     names = [field.name for field in fields(WidthResult)]
     if unknown := sorted(map(str, row.keys() - set(names))):
         raise UserError(f"results entry {index}: unknown {', '.join(unknown):.200}; known are {', '.join(names)}")
+    if isinstance(row.get("width"), str):
+        row = row | {"width": _named(row["width"], index)}
+        names.remove("width")
     for name in names:
         value, is_cost = row.get(name), name in ("width", "params", "macs")
         if value is None and not is_cost:
@@ -371,3 +376,10 @@ def _result(row: object, index: int) -> WidthResult:
                 f"results entry {index}: {name} must be {wanted}{' above 0' if is_cost else ''}, got {value!r:.50}"
             )
     return WidthResult(**row)
+
+
+def _named(name: str, index: int) -> Width:
+    try:
+        return read_width(name)
+    except ValueError as error:
+        raise UserError(f"results entry {index}: {error}") from None

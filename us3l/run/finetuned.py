@@ -14,16 +14,17 @@ from us3l.run.described import read_described, write_described
 from us3l.run.evaluations import EvaluationRecord, evaluation_file
 from us3l.run.folder import Run
 from us3l.run.weights import Weights, check_weights
+from us3l.width import Width, decode, read_width
 
 VERSION = 1
-NAME = re.compile(r"(?P<name>.+)\.finetuned-(?P<width>[0-9.e-]+)x\.safetensors")
+NAME = re.compile(r"(?P<name>.+)\.finetuned-(?P<width>[0-9.ed-]+)x\.safetensors")
 
 
 @dataclass(frozen=True)
 class Finetuned:
     """A network of one width with its last linear layer: its tensors, and what it was trained from and for."""
 
-    width: float
+    width: Width
     tensors: dict[str, Tensor]
     """The state dict of a sequence of the network and the linear layer."""
     classes: list[str]
@@ -33,21 +34,21 @@ class Finetuned:
     """Of the slimmable network that it was carved from."""
 
 
-def finetuned_file(run: Run, name: str, width: float) -> Path:
+def finetuned_file(run: Run, name: str, width: Width) -> Path:
     """Where the network of a width is kept."""
     return evaluation_file(run, name).with_name(f"{name}.finetuned-{width:g}x.safetensors")
 
 
-def list_finetuned(run: Run) -> dict[str, list[float]]:
+def list_finetuned(run: Run) -> dict[str, list[Width]]:
     """The names of the evaluations that left networks, and the widths of these."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[Width]] = {}
     for path in sorted(run.evaluation_folder.glob("*.safetensors")):
         if match := NAME.fullmatch(path.name):
-            found.setdefault(match["name"], []).append(float(match["width"]))
+            found.setdefault(match["name"], []).append(decode(match["width"]))
     return found
 
 
-def write_finetuned(run: Run, record: EvaluationRecord, width: float, state: Mapping[str, Tensor]) -> Path:
+def write_finetuned(run: Run, record: EvaluationRecord, width: Width, state: Mapping[str, Tensor]) -> Path:
     """Write a network.
 
     Args:
@@ -69,7 +70,7 @@ def write_finetuned(run: Run, record: EvaluationRecord, width: float, state: Map
     return path
 
 
-def read_finetuned(run: Run, name: str, width: float) -> Finetuned:
+def read_finetuned(run: Run, name: str, width: Width) -> Finetuned:
     """A network that was carved from the run's present weights; one of others is a `UserError`."""
     path = finetuned_file(run, name, width)
     remedy = f"evaluate {run.folder} with the protocol 'finetune'"
@@ -81,8 +82,8 @@ def read_finetuned(run: Run, name: str, width: float) -> Finetuned:
 def _finetuned(described: dict[str, Any], tensors: dict[str, Tensor]) -> Finetuned:
     if described["version"] != VERSION:
         raise ValueError(f"it has format {described['version']!r:.40}, this us3l reads {VERSION}: use a newer one")
-    width, classes, data = described["width"], described["classes"], described["data"]
+    width, classes, data = read_width(described["width"]), described["classes"], described["data"]
     texts = isinstance(classes, list) and all(isinstance(one, str) for one in [*classes, data])
-    if not texts or not isinstance(width, int | float) or not 0 < width <= 1:
-        raise ValueError("its width, its classes or its data's name are not what they should be")
+    if not texts:
+        raise ValueError("its classes or its data's name are not what they should be")
     return Finetuned(width, tensors, classes, data, Weights.of(described["weights"]))

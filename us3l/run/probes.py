@@ -14,6 +14,7 @@ from us3l.run.described import read_described, write_described
 from us3l.run.evaluations import EvaluationRecord
 from us3l.run.folder import Run
 from us3l.run.weights import Weights, check_weights
+from us3l.width import Width, decode, read_width
 
 SUFFIX = ".probes.safetensors"
 VERSION = 2  # of version 1, files do not name their version or the weights
@@ -25,7 +26,7 @@ Linear = tuple[Tensor, Tensor]
 class Probes:
     """Classifiers of one data set, by width, widest first."""
 
-    linear: dict[float, Linear]
+    linear: dict[Width, Linear]
     classes: list[str] | None
     data: str
     """The name of the evaluation that learned them."""
@@ -52,7 +53,7 @@ def write_probes(path: Path, probes: Probes) -> None:
     write_described(path, tensors, described)
 
 
-def keep_probes(run: Run, record: EvaluationRecord, linear: Mapping[float, Linear], overwrite: bool = False) -> None:
+def keep_probes(run: Run, record: EvaluationRecord, linear: Mapping[Width, Linear], overwrite: bool = False) -> None:
     """Write the classifiers of an evaluation, with those of its widths that are there already.
 
     Args:
@@ -61,7 +62,7 @@ def keep_probes(run: Run, record: EvaluationRecord, linear: Mapping[float, Linea
         overwrite: leave out what is there.
     """
     path = probes_file(run, record.name)
-    kept: dict[float, Linear] = {}
+    kept: dict[Width, Linear] = {}
     if path.exists() and not overwrite:
         old = load_probes(path)
         if old.classes == record.classes and (
@@ -90,7 +91,7 @@ def _probes(described: dict[str, Any], tensors: Mapping[str, Tensor]) -> Probes:
     classes, data, weights = described["classes"], described["data"], described.get("weights")
     if not isinstance(data, str) or not (classes is None or _texts(classes)):
         raise ValueError("the names of its classes or of its data are not text")
-    widths = sorted({name.split("/")[0] for name in tensors}, key=float, reverse=True)
+    widths = sorted({name.split("/")[0] for name in tensors}, key=_width, reverse=True)
     linear = {_width(text): _checked(tensors[f"{text}/weight"], tensors[f"{text}/bias"], classes) for text in widths}
     return Probes(linear, classes, data, Weights.of(weights))
 
@@ -99,11 +100,8 @@ def _texts(values: object) -> bool:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
-def _width(text: str) -> float:
-    width = float(text)
-    if not 0 < width <= 1:
-        raise ValueError(f"{text} is not a width")
-    return width
+def _width(text: str) -> Width:
+    return read_width(decode(text))
 
 
 def _checked(weight: Tensor, bias: Tensor, classes: list[str] | None) -> Linear:

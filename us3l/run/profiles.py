@@ -18,6 +18,7 @@ from us3l.files import finite, read_json, write_json, write_text
 from us3l.run.checks import check_version
 from us3l.run.folder import Run
 from us3l.run.weights import Weights, check_weights
+from us3l.width import Width, decode, encode, read_width
 
 VERSION = 2  # of version 1 there is one file, profile.json, which names neither its device nor the weights
 
@@ -26,7 +27,7 @@ VERSION = 2  # of version 1 there is one file, profile.json, which names neither
 class Costs:
     """What does not depend on the device."""
 
-    width: float
+    width: Width
     params: int
     macs: int
     bytes: int
@@ -39,7 +40,7 @@ class Costs:
 class Latency:
     """Milliseconds for one batch."""
 
-    width: float
+    width: Width
     backend: str
     batch: int
     p50_ms: float
@@ -53,7 +54,7 @@ class Agreement:
     data: str
     images: int
     neighbours: int
-    percent: dict[float, float]
+    percent: dict[Width, float]
     """Of the nearest neighbours, by width."""
 
 
@@ -82,7 +83,7 @@ class Profile:
         """What ran the networks."""
         return list(dict.fromkeys(latency.backend for latency in self.latencies))
 
-    def rows(self, percent: Mapping[float, float] | None = None) -> list[dict[str, Any]]:
+    def rows(self, percent: Mapping[Width, float] | None = None) -> list[dict[str, Any]]:
         """A dictionary for each width on each backend and batch size, with its accuracy if one is given."""
         table: list[dict[str, Any]] = []
         for costs in self.costs:
@@ -152,7 +153,7 @@ def newest_profile(run: Run) -> Profile | None:
     return max(found, key=lambda profile: profile.date or "", default=None)
 
 
-def write_profile(run: Run, profile: Profile, percent: Mapping[float, float] | None = None) -> list[Path]:
+def write_profile(run: Run, profile: Profile, percent: Mapping[Width, float] | None = None) -> list[Path]:
     """Write DEVICE.json and DEVICE.csv; the latter has a row for each width on each backend and batch size.
 
     Args:
@@ -169,7 +170,7 @@ def write_profile(run: Run, profile: Profile, percent: Mapping[float, float] | N
     path = profile_file(run, profile.device)
     content = {"version": VERSION, **asdict(known)}
     if profile.agreement:
-        content["agreement"]["percent"] = {f"{width!r}": value for width, value in profile.agreement.percent.items()}
+        content["agreement"]["percent"] = {encode(width): value for width, value in profile.agreement.percent.items()}
     del content["device"]
     write_json(path, content)
     rows = profile.rows(percent)
@@ -189,11 +190,8 @@ def _profile(device: str, content: dict[str, Any]) -> Profile:
         raise ValueError(f"versions and date cannot be {texts!r:.80}")
     return Profile(
         int(_amount(content["image_size"])),
-        [Costs(**{name: _amount(row[name]) for name in names}) for row in content["costs"]],
-        [
-            Latency(**{name: _text(value) if name == "backend" else _amount(value) for name, value in row.items()})
-            for row in content["latencies"]
-        ],
+        [Costs(**{name: _checked(name, row[name]) for name in names}) for row in content["costs"]],
+        [Latency(**{name: _checked(name, value) for name, value in row.items()}) for row in content["latencies"]],
         dict(content["machine"]),
         device,
         _agreement(content.get("agreement")),
@@ -205,8 +203,12 @@ def _profile(device: str, content: dict[str, Any]) -> Profile:
 def _agreement(value: dict[str, Any] | None) -> Agreement | None:
     if value is None:
         return None
-    percent = {float(_amount(float(width))): _amount(number) for width, number in value["percent"].items()}
+    percent = {read_width(decode(width)): _amount(number) for width, number in value["percent"].items()}
     return Agreement(_text(value["data"]), int(_amount(value["images"])), int(_amount(value["neighbours"])), percent)
+
+
+def _checked(name: str, value: Any) -> Any:
+    return _text(value) if name == "backend" else read_width(value) if name == "width" else _amount(value)
 
 
 def _text(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from us3l.errors import UserError
 from us3l.files import append_lines, finite, parse_json, read_lines, write_text
 from us3l.run.folder import Run
+from us3l.width import Subnet, Width, write_width
 
 VERSION = 2  # runs of version 1 have no starts.jsonl
 
@@ -47,7 +49,7 @@ class StepRecord:
     step: int
     epoch: int
     lr: float
-    widths: list[float]
+    widths: list[Width]
     losses: list[float]
     """One for each width, that of the full network first."""
 
@@ -59,7 +61,7 @@ class Skipped:
     step: int
     epoch: int
     lr: float
-    widths: list[float]
+    widths: list[Width]
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ def read_speeds(run: Run) -> list[Speed]:
 
 
 def append_records(run: Run, records: Sequence[Record]) -> None:
-    append_lines(run.metrics, [json.dumps({"event": NAMES[type(one)], **asdict(one)}) for one in records])
+    rows = ({"event": NAMES[type(one)], **asdict(one)} for one in records)
+    append_lines(run.metrics, [json.dumps(row, default=write_width) for row in rows])
 
 
 def read_starts(run: Run) -> list[Start]:
@@ -175,7 +178,9 @@ def _record(value: dict[str, Any], where: str) -> Record | None:
     event = value.get("event")
     if isinstance(event, str) and event not in EVENTS:
         return None
-    checks = {"step": _whole, "epoch": _whole, "lr": finite, "widths": _numbers, "losses": _numbers, "gauges": _gauges}
+    if isinstance(value.get("widths"), list):
+        value = value | {"widths": [*map(_named, value["widths"])]}
+    checks = {"step": _whole, "epoch": _whole, "lr": finite, "widths": _widths, "losses": _numbers, "gauges": _gauges}
     kind = EVENTS.get(str(event))
     names = kind.__annotations__ if kind else ()
     good = all(name in value and checks[name](value[name]) for name in names)
@@ -186,6 +191,17 @@ def _record(value: dict[str, Any], where: str) -> Record | None:
 
 def _whole(value: Any) -> bool:
     return isinstance(value, int) and 0 <= value <= 2**53  # up to where floats tell whole numbers apart
+
+
+def _widths(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, Subnet) or finite(one) for one in value)
+
+
+def _named(value: Any) -> Any:
+    """The sub-network of a name; what is not one stays as it is."""
+    with suppress(ValueError):
+        return Subnet.parse(value) if isinstance(value, str) else value
+    return value
 
 
 def _numbers(value: Any) -> bool:

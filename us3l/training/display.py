@@ -20,6 +20,7 @@ from us3l.objective.spec import Objective
 from us3l.progress import PLAIN_EVERY, Progress, Screen, clock, redraws
 from us3l.streams import one_line, printable
 from us3l.training.monitor import WidthGauges
+from us3l.width import Width
 
 LOSSES = {
     "infonce": "InfoNCE",
@@ -44,7 +45,7 @@ WORTH_TELLING = 60.0
 SPREAD = "spread of the embeddings: about 1 is healthy, near 0 is collapsed (see docs/glossary.md)"
 
 
-def losses_line(objective: Objective, widths: Sequence[float], losses: Sequence[float]) -> str:
+def losses_line(objective: Objective, widths: Sequence[Width], losses: Sequence[float]) -> str:
     """The losses of a step by their names: that of the full network, and those of the sub-networks.
 
     >>> losses_line(Objective(), [1.0, 0.25, 0.5], [4.2, -0.91, -0.875])

@@ -29,6 +29,7 @@ from us3l.training.run import RunConfig
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
 from us3l.training.trouble import diverged, going_on
+from us3l.width import Width
 
 
 def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable[[], bool] = lambda: False) -> None:
@@ -143,10 +144,10 @@ def teacher_of(learner: Learner) -> tuple[Slimmable, nn.Module]:
     return net, projector
 
 
-def calibrated_widths(net: Slimmable, chosen: tuple[float, ...] | None) -> list[float]:
+def calibrated_widths(net: Slimmable, chosen: tuple[float, ...] | None) -> list[Width]:
     """The widths to calibrate at the end of a run, ascending: the chosen ones and the full network, or all."""
     if chosen is None:
-        return net.widths
+        return [*net.widths]
     return sorted({net.canonical(width) for width in (*chosen, 1.0)})
 
 

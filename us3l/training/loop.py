@@ -47,6 +47,7 @@ from us3l.training.recipes import SOURCE
 from us3l.training.run import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer, new_network, new_teacher
 from us3l.training.trouble import explained, going_on, last_good, not_finite
+from us3l.width import Width, mean_width
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
 MONITORINGS = 10  # looks at the gauges in a run
@@ -259,7 +260,7 @@ def show(record: StepRecord | Skipped, objective: Objective) -> str:
     return losses_line(objective, record.widths, record.losses)
 
 
-def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: int) -> list[float]:
+def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: int) -> list[Width]:
     """Show and record the gauges; the widths that have collapsed."""
     gauges = monitor.measure()
     display.show(gauges)
@@ -298,7 +299,7 @@ def check_settings(config: RunConfig) -> None:
         raise UserError(f"a batch of {recipe.batch_size} is too small for {count} devices")
 
 
-def step_cost(widths: list[float], sub_share: float = 1.0) -> float:
+def step_cost(widths: list[Width], sub_share: float = 1.0) -> float:
     """The relative cost of a step: forward and backward of each network, and the teacher's forward.
 
     Args:
@@ -306,7 +307,7 @@ def step_cost(widths: list[float], sub_share: float = 1.0) -> float:
         sub_share: The share of the base's pixels that sub-networks see.
     """
     base, *subs = widths
-    return 1 + 3 * (base**2 + sub_share * sum(width**2 for width in subs))
+    return 1 + 3 * (mean_width(base) ** 2 + sub_share * sum(mean_width(width) ** 2 for width in subs))
 
 
 def start_of(trainer: Trainer) -> Start:

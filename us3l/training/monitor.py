@@ -11,12 +11,13 @@ from us3l.evaluation.neighbours import knn_accuracy
 from us3l.evaluation.unlabelled import embed_views, quality
 from us3l.seeds import seeded
 from us3l.training.trainer import Trainer
+from us3l.width import Width
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 BANK, QUERIES, BATCH = 2000, 500, 250
 PROBED = 128  # images on which the guidance is measured
 COLLAPSED = 0.1
-WidthGauges = dict[float, dict[str, float]]
+WidthGauges = dict[Width, dict[str, float]]
 
 
 class Monitor:
@@ -33,7 +34,7 @@ class Monitor:
         self.images = trainer.preprocessing.apply(self.raw)
         self.labels = None if sample.labels is None else sample.labels.to(self.raw.device)
         self.queries = min(QUERIES, len(self.raw) // 5)
-        self.guidance: dict[float, Tensor] = {}
+        self.guidance: dict[Width, Tensor] = {}
 
     def measure(self) -> WidthGauges:
         """For each width `spread`, `rankme` and `lidar`, and `knn` when there are labels; for sub-networks `agreement`,
@@ -63,7 +64,7 @@ class Monitor:
             full = features if full is None else full
         return gauges
 
-    def consistency(self, width: float) -> dict[str, float]:
+    def consistency(self, width: Width) -> dict[str, float]:
         """How the guidance of a sub-network has changed since the last measurement, on fresh views."""
         recipe = self.trainer.recipe
         views = self.trainer.random_views(self.raw[:PROBED], seeded(recipe.seed, self.trainer.step, 0))
@@ -76,10 +77,10 @@ class Monitor:
         gauges = {"turn": turn(before.to(now), now), "change": change(before.to(now), now)}
         return {name: value for name, value in gauges.items() if math.isfinite(value)}
 
-    def state(self) -> dict[float, Tensor]:
+    def state(self) -> dict[Width, Tensor]:
         return dict(self.guidance)
 
-    def load_state(self, state: dict[float, Tensor]) -> None:
+    def load_state(self, state: dict[Width, Tensor]) -> None:
         self.guidance = dict(state)
 
 

@@ -39,6 +39,7 @@ from us3l.training.optimisers import copies, new_optimiser, take_back
 from us3l.training.recipes import SOURCE, Optimiser, Recipe
 from us3l.training.run import Machine
 from us3l.training.teacher import open_teacher
+from us3l.width import Width
 
 OWN_VIEWS = 2  # beside a run's seed: draws of the views that sub-networks alone see
 
@@ -48,7 +49,7 @@ class StepResult:
     """What a step found. Tensors stay on the device: whoever looks at them waits for it."""
 
     step: int
-    widths: list[float]
+    widths: list[Width]
     """Of the networks that ran, the base first."""
     losses: list[Tensor]
     """Theirs."""
@@ -115,7 +116,7 @@ class Trainer:
         optimiser.register_step_pre_hook(lambda *_: self.apply_decay())
         return self.fabric.setup_optimizers(optimiser)
 
-    def widths(self, step: int) -> list[float]:
+    def widths(self, step: int) -> list[Width]:
         """The widths that run at a step, snapped to canonical ones."""
         net, objective = self.learner.net, self.recipe.objective
         drawn = sample_widths(objective, net.min_width, step, self.steps, self.recipe.seed)
@@ -271,7 +272,7 @@ class Trainer:
         return left_out
 
     def backward(
-        self, shares: list[Batch], width: float, targets: Sequence[Targets | None], last: bool
+        self, shares: list[Batch], width: Width, targets: Sequence[Targets | None], last: bool
     ) -> tuple[Tensor, list[Targets]]:
         """Add the gradient of one network's mean loss over all shares of a batch; the loss, and each share's targets.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.training.settings import check_known
+from us3l.width import Subnet
 
 if TYPE_CHECKING:
     from us3l.slimmable import Slimmable
@@ -60,8 +61,9 @@ def built(kind: type[T], settings: dict[str, Any], verb: str) -> T:
     """A dataclass of settings from values by name; an unknown name is a `UserError`."""
     from us3l.run.config import build
 
-    if isinstance(settings.get("widths"), int | float):
-        settings = settings | {"widths": (settings["widths"],)}
+    widths = settings.get("widths")
+    if isinstance(widths, int | float | Subnet) or (isinstance(widths, str) and widths != "all"):
+        settings = settings | {"widths": (widths,)}
     return build(kind, settings, verb)
 
 

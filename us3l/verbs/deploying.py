@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from us3l.deploy.profiling import Profiled
     from us3l.run.bundles import Format
     from us3l.slimmable import Slimmable
+    from us3l.width import AnyWidth
 
 
 def profile(
     run: AnyRun | Slimmable,
     *,
-    widths: Literal["all"] | Sequence[float] | float | None = None,
+    widths: Literal["all"] | Sequence[AnyWidth] | AnyWidth | None = None,
     backends: Sequence[Backend] | Backend = "torch",
     batch_size: Sequence[int] | int = 1,
     progress: Progress | Told | None = None,
@@ -33,7 +34,8 @@ def profile(
 
     Args:
         run: a run, the path of its folder, or a network; of a network nothing is kept.
-        widths: those to time (default: the paper's nine, and those that were evaluated).
+        widths: those to time, and sub-networks such as "0.75-0.75-0.5-0.5" (default: the paper's nine, and those that
+            were evaluated).
         backends: what runs the networks: "torch", "onnx", "openvino", or several of them.
         batch_size: one or several to time.
         progress: "silent" (the default), "lines", "live", or an object of your own.
@@ -47,10 +49,11 @@ def profile(
     check_names(profile_run, settings)
     if table := settings.get("device_profile"):
         settings["device_profile"] = Path(table)
+    chosen: Any = widths if widths is None or widths == "all" else several(widths)
     with borrowed(run) as place:
         return profile_run(
             place,
-            widths if isinstance(widths, str | None) else several(widths),
+            chosen,
             several(backends),
             several(batch_size),
             progress=progress_of(progress),
@@ -78,7 +81,7 @@ def pick(run: AnyRun | Slimmable, **settings: Any) -> Picked:
 
 def export(
     run: AnyRun | Slimmable,
-    width: Sequence[float] | float,
+    width: Sequence[AnyWidth] | AnyWidth,
     format: Sequence[Format] | Format = "torch",
     *,
     out: str | Path | None = None,
@@ -90,7 +93,7 @@ def export(
 
     Args:
         run: a run, the path of its folder, or a network, for which `out` is needed.
-        width: one or several.
+        width: one or several, also sub-networks such as "0.75-0.75-0.5-0.5".
         format: "torch", "safetensors", "onnx", "openvino" or "executorch", or several of them.
         out: folder for the files (default: export/ in the run's folder); an earlier bundle there is added to.
         weights: "teacher" or "student", as in `evaluate` (default: those of the run's model).

@@ -12,6 +12,7 @@ from us3l.training.run import config_of
 from us3l.training.settings import with_settings
 from us3l.verbs.arguments import AnyRun, borrowed, built, check_out, name_of, run_of
 from us3l.verbs.pretraining import with_weights
+from us3l.width import Width
 
 if TYPE_CHECKING:
     from us3l.data.sources import Data
@@ -97,7 +98,7 @@ def evaluate(
 def detect(
     run: AnyRun | Slimmable,
     data: str | Path,
-    width: float,
+    width: Width,
     *,
     data_root: str | Path | None = None,
     out: str | Path | None = None,

@@ -22,6 +22,7 @@ from us3l.errors import UserError
 from us3l.evaluation.detection.settings import SCHEDULES, DetectorTraining
 from us3l.families.family import Family
 from us3l.slimmable import Slimmable
+from us3l.width import Width
 
 POOLED, POOLED_FOR_MASKS = 7, 14  # sides of what the heads see of a region
 LONGEST = 1333 / 800  # longer side of the images, at most, over the shorter one
@@ -29,7 +30,7 @@ SIZES = 6  # random sizes in training
 
 
 def detector_of(
-    net: Slimmable, width: float, classes: int, masks: bool, training: DetectorTraining, layout: str
+    net: Slimmable, width: Width, classes: int, masks: bool, training: DetectorTraining, layout: str
 ) -> FasterRCNN | MaskRCNN:
     """A detector on the carved network of that width, its heads at random weights by the seed."""
     if not net.calibrated(width):

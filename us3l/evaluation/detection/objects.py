@@ -22,6 +22,7 @@ from us3l.run.config import to_lists
 from us3l.run.detections import DETECTOR, DetectionRecord, detection_stem, ended, write_detection, write_found
 from us3l.slimmable import Slimmable
 from us3l.stopping import stop_requests
+from us3l.width import Width
 
 REPORTS = 20  # losses told in a training
 
@@ -41,7 +42,7 @@ class Detected:
 def detect_objects(
     run: Run,
     data: str | Path,
-    width: float,
+    width: Width,
     settings: DetectionSettings | None = None,
     *,
     data_root: str | Path | None = None,
@@ -71,7 +72,7 @@ def detect_objects(
     """
     settings = settings or DetectionSettings()
     net = run.network
-    net.check(width)
+    width = net.check(width)
     train, test = load(data, settings.train_split, settings.test_split, settings.limit, data_root)
     masks = wants_masks(settings.masks, train)
     stem = detection_stem(Path(out) if out else run.detection_folder, train.name, data, width)
@@ -119,7 +120,7 @@ def tell_unusable(progress: Progress, which: str, scenes: SceneSet) -> None:
 
 def train_and_tell(
     net: Slimmable,
-    width: float,
+    width: Width,
     train: SceneSet,
     masks: bool,
     settings: DetectionSettings,

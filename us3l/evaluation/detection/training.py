@@ -23,6 +23,7 @@ from us3l.files import replacing
 from us3l.slimmable import Slimmable
 from us3l.stopping import Interrupted
 from us3l.storage import read_torch
+from us3l.width import Subnet, Width, encode, read_width, stage_widths
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 State = dict[str, Any]
@@ -76,7 +77,7 @@ class DetectorTrainer:
 
 def train_detector(
     net: Slimmable,
-    width: float,
+    width: Width,
     scene_set: SceneSet,
     masks: bool,
     training: DetectorTraining,
@@ -99,7 +100,7 @@ def train_detector(
     trainer = DetectorTrainer(detector, plan, training.seed)
     about = {
         **net.family.describe(),
-        "width": width,
+        "width": encode(width) if isinstance(width, Subnet) else width,
         "preprocessing": net.metadata.get("preprocessing") or {},
         "layout": scene_set.layout,
         "classes": list(scene_set.classes),
@@ -191,10 +192,11 @@ def load_detector(path: str | Path) -> nn.Module:
         about = state["about"]
         if about["backbone"] is None:
             raise UserError(f"{path} has a backbone of your own family, which only you can build")
-        family = create(about["backbone"], min_width=about["width"], **about["options"]).family
+        width = read_width(about["width"])
+        net = create(about["backbone"], min_width=min(stage_widths(width)), **about["options"])
         training, classes = DetectorTraining(**about["training"]), len(about["classes"])
         detector = build_detector(
-            family, family(about["width"]), classes, about["masks"], training, about["layout"], about["preprocessing"]
+            net.family, net.blank(width), classes, about["masks"], training, about["layout"], about["preprocessing"]
         )
         detector.load_state_dict(state["model"])
         detector.classes = about["classes"]
