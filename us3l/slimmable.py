@@ -37,6 +37,7 @@ from us3l.tensors import (
 )
 from us3l.width import AnyWidth, Subnet, Width, distinct_widths, encode, for_family, given, patiently, stage_widths
 
+PASSING = 32  # sub-networks whose skeletons are kept: there are any number of them
 COARSE = 1e-3  # how near to each other widths are tried where each must be built
 
 
@@ -59,6 +60,8 @@ class Slimmable(nn.Module):
     """
 
     _skeletons: dict[tuple[Hashable, bool], nn.Module]
+    _passing: list[tuple[Hashable, bool]]
+    """Which of them are of sub-networks, the oldest first."""
     _views: dict[Hashable, tuple[nn.Module, list[SegmentCopy]]]
     _addresses: list[int]
     """Where the weights lay that the views lie on."""
@@ -323,6 +326,10 @@ class Slimmable(nn.Module):
             skeleton = self._build_skeleton(width)
             check_nested(skeleton, self.full, self.check(width), self.family.segments)
             self._skeletons[key] = skeleton if tracking else forget_statistics(skeleton)
+            if isinstance(self.check(width), Subnet):
+                self._passing.append(key)
+                if len(self._passing) > PASSING:
+                    self._skeletons.pop(self._passing.pop(0), None)
         return self._skeletons[key]
 
     def blank(self, width: AnyWidth) -> nn.Module:
@@ -394,7 +401,7 @@ class Slimmable(nn.Module):
 
     def _forget_tensors(self) -> None:
         """What is derived from the tensors and where they lie."""
-        self._skeletons, self._views, self._addresses, self._digest = {}, {}, [], None
+        self._skeletons, self._views, self._addresses, self._digest, self._passing = {}, {}, [], None, []
         self.__dict__.pop("_watch", None)
 
     @cached_property
@@ -411,7 +418,7 @@ class Slimmable(nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = ("_skeletons", "_views", "_addresses", "_digest", "_watch")
+        hidden = ("_skeletons", "_passing", "_views", "_addresses", "_digest", "_watch")
         return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -2,8 +2,10 @@ import itertools
 
 import pytest
 
+from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound, sample_widths
 from us3l.objective.spec import Objective
+from us3l.width import Subnet
 
 
 def schedule(steps, objective=None, seed=0):
@@ -99,3 +101,42 @@ def test_no_width_falls_below_the_narrowest(min_width):
     for step in range(40):
         assert min_width <= min(sample_widths(Objective(), min_width, step, 40, 0))
     assert lower_bound(Objective(), min_width, 39, 40) == min_width
+
+
+def test_mixed_subnetworks_stand_between_the_full_network_and_the_narrowest():
+    objective = Objective(mixed=0.5, mixed_depth=0.5, samples=4)
+    drawn = [sample_widths(objective, 0.25, step, 400, 0, 3, (1, 2, 5)) for step in range(400)]
+    assert drawn == [sample_widths(objective, 0.25, step, 400, 0, 3, (1, 2, 5)) for step in range(400)]
+    assert all(widths == [1.0] for widths in drawn[:100])
+    for step, widths in enumerate(drawn[100:], start=100):
+        assert (widths[0], widths[-1], len(widths)) == (1.0, lower_bound(objective, 0.25, step, 400), 4)
+    subnets = [width for widths in drawn for width in widths if isinstance(width, Subnet)]
+    assert 0.45 < len(subnets) / 600 < 0.55
+    assert {subnet.depths for subnet in subnets} == {(1, few, many) for few in (1, 2) for many in (3, 4, 5)}
+    assert 0.25 <= min(min(subnet.widths) for subnet in subnets) < 0.27
+    assert all(subnet.depths is None for subnet in some_mixed(Objective(mixed=1.0)))
+
+
+def some_mixed(objective):
+    return [sample_widths(objective, 0.25, step, 40, 0, 4)[1] for step in range(30, 40)]
+
+
+def test_plain_draws_are_the_same_with_and_without_mixed_ones():
+    plain, mixed = schedule(400), schedule(400, Objective(mixed=0.3))
+    same = [a[2] == b[1] for a, b in zip(plain[100:], mixed[100:], strict=True)]
+    assert 0.6 < sum(same) / 300 < 0.8
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mixed": 1.5}, "mixed=1.5"),
+        ({"mixed": 0.5, "sandwich": False}, "needs sandwich"),
+        ({"mixed": 0.5, "samples": 2}, "three or more samples"),
+        ({"mixed_depth": 0.5}, "it needs mixed"),
+        ({"mixed": 0.5, "mixed_depth": 0.5, "update": "per-width"}, "per-batch"),
+    ],
+)
+def test_mixed_settings_that_do_not_go_together(settings, message):
+    with pytest.raises(UserError, match=message):
+        Objective(**settings)

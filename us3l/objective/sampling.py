@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
+from math import ceil
 from random import Random
 
 from us3l.objective.spec import Objective
-from us3l.width import Width
+from us3l.width import Subnet, Width
 
 LEVELS = 3  # of the narrowest width, when it is lowered gradually
 
 
-def sample_widths(objective: Objective, min_width: float, step: int, steps: int, seed: int) -> list[Width]:
+def sample_widths(
+    objective: Objective,
+    min_width: float,
+    step: int,
+    steps: int,
+    seed: int,
+    stages: int = 1,
+    blocks: Sequence[int] | None = None,
+) -> list[Width]:
     """The widths of one step out of `steps`, the base network's first.
 
     Drawn from the seed and the step alone: the same on every process, and the same after a resume.
+
+    Args:
+        objective: Says how many, and whether some are mixed.
+        min_width: The narrowest width.
+        step: Which one.
+        steps: Of the whole run.
+        seed: Of the run.
+        stages: Of the network, for mixed sub-networks.
+        blocks: Of each of its stages, if they can be left out.
 
     >>> sample_widths(Objective(), 0.25, step=0, steps=100, seed=0)
     [1.0]
@@ -31,10 +50,26 @@ def sample_widths(objective: Objective, min_width: float, step: int, steps: int,
     lowest = lower_bound(objective, min_width, step, steps)
     random = Random(f"{seed}/{step}")
     draws: list[Width] = [random.uniform(lowest, 1.0) for _ in range(objective.samples)]
+    if objective.mixed:
+        # The narrowest comes last: it has all blocks, so that all weights have gradients when processes exchange them.
+        some = [mixed(objective, lowest, draw, random, stages, blocks) for draw in draws[: objective.samples - 2]]
+        return [1.0, *(sorted(some, reverse=True) if objective.wider_teaches else some), lowest]
     widths = [1.0, lowest, *draws][: objective.samples] if objective.sandwich else draws
     if objective.wider_teaches or not objective.sandwich:
         widths.sort(reverse=True)
     return widths
+
+
+def mixed(
+    objective: Objective, lowest: float, draw: Width, random: Random, stages: int, blocks: Sequence[int] | None
+) -> Width:
+    """A sub-network with a width for each stage, and fewer blocks; or the plain one that was drawn."""
+    if random.random() >= objective.mixed:
+        return draw
+    widths = [max(lowest, round(random.uniform(lowest, 1.0), 3)) for _ in range(stages)]
+    least = [max(1, ceil(objective.mixed_depth * most)) for most in blocks or ()]
+    depths = [random.randint(few, most) for few, most in zip(least, blocks or (), strict=True)]
+    return Subnet(widths, depths or None)
 
 
 def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -> float:

@@ -94,6 +94,11 @@ class Objective:
     """Lower the narrowest width in three steps of equal length, instead of at once."""
     lowest_from: float | None = None
     """The share of the steps after which the narrowest width is reached (default: three periods of equal length)."""
+    mixed: float = 0.0
+    """The share of the random sub-networks that have a width for each stage, as `us3l search` finds them, instead of
+    one for all."""
+    mixed_depth: float = 1.0
+    """The least share of a stage's blocks that these keep, at least one block; 1 keeps all."""
     fixed_widths: tuple[float, ...] | None = None
     """Run exactly these widths on every batch instead of sampling: the widest is the base (S-Net)."""
     update: Literal["per-batch", "per-width"] = "per-batch"
@@ -196,6 +201,14 @@ class Objective:
             f"lowest_from={self.lowest_from} must be a share of a run from {alone:g}, when sub-networks begin, to 1": (
                 self.lowest_from is None or alone <= self.lowest_from <= 1
             ),
+            f"mixed={self.mixed} must be a share of sub-networks, from 0 to 1": 0 <= self.mixed <= 1,
+            f"mixed_depth={self.mixed_depth} must be a share of blocks, from 0 to 1": 0 <= self.mixed_depth <= 1,
+            "mixed sub-networks stand beside the full network and the narrowest: mixed needs sandwich, and three or "
+            "more samples instead of fixed_widths": (
+                self.mixed == 0 or (self.sandwich and self.samples >= 3 and not self.fixed_widths)
+            ),
+            "mixed_depth leaves out blocks of mixed sub-networks, whose weights then have no gradient: it needs mixed, "
+            "and update='per-batch'": (self.mixed_depth == 1 or (self.mixed > 0 and self.update == "per-batch")),
             f"fixed_widths={self.fixed_widths} must be at least one width above 0 and at most 1": (
                 self.fixed_widths is None
                 or (len(self.fixed_widths) > 0 and all(0 < width <= 1 for width in self.fixed_widths))

@@ -119,7 +119,9 @@ class Trainer:
     def widths(self, step: int) -> list[Width]:
         """The widths that run at a step, snapped to canonical ones."""
         net, objective = self.learner.net, self.recipe.objective
-        drawn = sample_widths(objective, net.min_width, step, self.steps, self.recipe.seed)
+        family = net.family
+        shape = family.stages or 1, family.blocks
+        drawn = sample_widths(objective, net.min_width, step, self.steps, self.recipe.seed, *shape)
         return [net.canonical(width) for width in drawn]
 
     def learning_rate(self, step: int) -> float:
@@ -363,6 +365,8 @@ def new_network(recipe: Recipe, own: Family | None = None, source: Pretrained | 
     net = one_or_all(plain := own or backbone(recipe), network.min_width, switchable, network.individual)
     for width in recipe.objective.fixed_widths or ():
         net.check(width)
+    if recipe.objective.mixed and not (net.family.stages or net.family.blocks):
+        raise UserError(f"mixed sub-networks have a width for each stage, and {net.family.name} has no stages")
     if source is not None and network.individual is not None:  # which begins with its part of the pretrained network
         copy_weights(all_widths(recipe, plain, source)._leading(network.individual), tensors_of(net.full))
     elif source is not None:
