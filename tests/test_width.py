@@ -63,7 +63,7 @@ def test_what_is_not_a_name_is_refused(name):
         Subnet.parse(name)
 
 
-@pytest.mark.parametrize("value", [True, None, "2-1", "0-1", 0, 1.5, [0.5], "0.5;1"])
+@pytest.mark.parametrize("value", [True, None, "2-1", "0-1", "0.5", 0, 1.5, [0.5], "0.5;1"])
 def test_what_is_not_a_width_in_a_file_is_refused(value):
     with pytest.raises((ValueError, TypeError)):
         read_width(value)

@@ -58,7 +58,7 @@ class Subnet:
         found = [stage for stage in stages if stage]
         deep = [stage["depth"] for stage in found if stage["depth"]]
         if len(found) < len(stages) or len(deep) not in (0, len(found)):
-            raise ValueError(f"{name!r:.80} is not a sub-network: it looks like 0.75-0.5 or 0.75d2-0.5d1")
+            raise ValueError(f"{name!r:.80} is not a sub-network's width: it looks like 0.75-0.5 or 0.75d2-0.5d1")
         return cls([float(stage["width"]) for stage in found], map(int, deep) if deep else None)
 
     @property
@@ -183,9 +183,10 @@ def read_width(value: Any) -> Width:
     (0.5, Subnet('0.75-0.5'))
     """
     width = Subnet.parse(value) if isinstance(value, str) else value
-    numbers = stage_widths(width)
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 < one <= 1 for one in numbers):
-        raise ValueError(f"{value!r:.60} is not a width")
+    plain = isinstance(width, int | float) and not isinstance(width, bool)
+    mixed = isinstance(width, Subnet) and (len(width.widths) > 1 or width.depths is not None)
+    if not (plain or mixed) or not all(0 < number <= 1 for number in stage_widths(width)):
+        raise ValueError(f"width cannot be {value!r:.60}")
     return width
 
 
