@@ -25,6 +25,7 @@ from us3l.run import Run
 from us3l.run.evaluations import read_evaluations, usual_evaluation
 from us3l.run.records import read_speeds
 from us3l.training.run import config_of
+from us3l.width import Width
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Trained:
     """Its width, if it is a network alone."""
     epochs: int
     minutes: float
-    linear: dict[float, float]
+    linear: dict[Width, float]
     """Percent, by width."""
 
 

@@ -81,6 +81,7 @@ def test_subnets_are_frozen_values_that_stand_among_widths():
     assert pickle.loads(pickle.dumps(subnet)) == copy.deepcopy(subnet) == subnet
     assert asdict(Row(subnet)) == {"width": subnet}
     assert len({subnet, Subnet((0.75, 0.5), (2, 1)), Subnet((0.75, 0.5)), 0.625}) == 3
-    assert sorted([1.0, subnet, 0.5, Subnet((0.75, 0.5))]) == [0.5, Subnet((0.75, 0.5)), subnet, 1.0]
+    some: list[Width] = [1.0, subnet, 0.5, Subnet((0.75, 0.5))]
+    assert sorted(some) == [0.5, Subnet((0.75, 0.5)), subnet, 1.0]
     with pytest.raises(ValueError, match="2 widths do not go with 3 depths"):
         Subnet((0.5, 0.5), (1, 2, 3))

@@ -11,6 +11,7 @@ import tyro
 from us3l.cli.parse import RunArgument, parse
 from us3l.devices import Device
 from us3l.run.folder import Product
+from us3l.width import Width
 
 DataArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
 
@@ -38,7 +39,7 @@ class Embed:
     """Images to embed."""
     out: Path
     """The file to write: .parquet, .npz or .csv."""
-    width: float | None = None
+    width: Width | None = None
     """Width of the network (default: the widest)."""
     latency_ms: float | None = None
     """Take the best width within this many milliseconds per image, by us3l profile; a bundle is timed now."""

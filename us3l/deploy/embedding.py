@@ -31,6 +31,7 @@ from us3l.run import Run
 from us3l.run.embeddings import Embeddings, Portion, building, check_out, kind_of, read_embeddings
 from us3l.run.identity import source_of
 from us3l.stopping import Interrupted, stop_requests
+from us3l.width import Subnet, Width
 
 PART = 16  # batches whose embeddings are written at once
 
@@ -39,7 +40,7 @@ PART = 16  # batches whose embeddings are written at once
 class Embedded:
     """Images that were embedded, in a file or in memory."""
 
-    width: float
+    width: Width
     images: int
     """All there were, the damaged ones counted."""
     damaged: list[str]
@@ -72,7 +73,7 @@ class Embedded:
 def embed_images(
     model: Path,
     data: Data,
-    width: float | None = None,
+    width: Width | None = None,
     latency_ms: float | None = None,
     out: Path | None = None,
     split: Literal["every", "train", "test"] = "every",
@@ -202,8 +203,8 @@ class EmbeddingJob:
 
 
 def choose_width(
-    runtime: Runtime, model: Path, width: float | None, latency_ms: float | None, progress: Progress
-) -> float:
+    runtime: Runtime, model: Path, width: Width | None, latency_ms: float | None, progress: Progress
+) -> Width:
     """The width that was asked for, or the best within a time, or the widest."""
     if width is not None and latency_ms is not None:
         raise UserError("give `width` or `latency_ms`, not both")
@@ -221,7 +222,7 @@ def choose_width(
     elif width is None:
         width = runtime.widths[-1]
     if isinstance(runtime.networks, Shared):
-        runtime.networks.net.check(width)
+        width = runtime.networks.net.check(width)
         calibrate_rest(Run(model), runtime.networks.net, [width], None, progress)
     return width
 
@@ -233,7 +234,7 @@ def files_of(data: Data, split: Split, root: Path | None, progress: Progress) ->
     return find(data, split, None, root, progress)
 
 
-def described(runtime: Runtime, model: Path, width: float, files: ImageFiles, data: Data) -> dict[str, Any]:
+def described(runtime: Runtime, model: Path, width: Width, files: ImageFiles, data: Data) -> dict[str, Any]:
     """What makes embeddings these and no others."""
     networks, network = runtime.networks, dict[str, Any]()
     if isinstance(networks, Files):
@@ -244,7 +245,7 @@ def described(runtime: Runtime, model: Path, width: float, files: ImageFiles, da
         network = {"backend": "torch", "weights": weights.weights, "statistics": weights.statistics.get(f"{width:g}")}
     source = source_of(data) if isinstance(data, str | Path) else files.name
     return {
-        "width": width,
+        "width": width.name if isinstance(width, Subnet) else width,
         "network": network,
         "preprocessing": networks.preprocessing.to_plain(),
         "data": {"source": source, "images": len(files), "fingerprint": files.fingerprint()},

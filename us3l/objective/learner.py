@@ -110,7 +110,7 @@ class Learner(nn.Module):
         """`z` of each view at a width."""
         return self.run(views, width).z
 
-    def run(self, views: PerView, width: float) -> Outputs:
+    def run(self, views: PerView, width: Width) -> Outputs:
         """What the network of a width makes of each view."""
         network = self.net.bind(width)
         features = tuple(network(view) for view in views)

@@ -9,6 +9,7 @@ from us3l.progress import Progress, Told, progress_of
 from us3l.run.folder import Product
 from us3l.verbs.arguments import AnyRun, borrowed, check_names
 from us3l.verbs.pretraining import with_weights
+from us3l.width import AnyWidth, given
 
 if TYPE_CHECKING:
     from us3l.data.sources import Data
@@ -20,7 +21,7 @@ def embed(
     run: AnyRun | Slimmable,
     data: Data,
     *,
-    width: float | None = None,
+    width: AnyWidth | None = None,
     latency_ms: float | None = None,
     out: str | Path | None = None,
     weights: Product | None = None,
@@ -47,8 +48,9 @@ def embed(
 
     check_names(embed_images, settings)
     told = progress_of(progress)
+    chosen = None if width is None else given(width)
     with borrowed(run) as place:
         model = with_weights(place, weights, told).folder
         return embed_images(
-            model, data, width, latency_ms, None if out is None else Path(out), progress=told, **settings
+            model, data, chosen, latency_ms, None if out is None else Path(out), progress=told, **settings
         )
