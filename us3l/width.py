@@ -169,6 +169,15 @@ def for_family(width: Width) -> float | tuple[float, ...] | Subnet:
     return width.widths if isinstance(width, Subnet) and width.depths is None else width
 
 
+def as_plain(width: Width) -> float | str:
+    """What files say for a width: its number, or its name.
+
+    >>> as_plain(0.5), as_plain(Subnet((0.75, 0.5)))
+    (0.5, '0.75-0.5')
+    """
+    return width.name if isinstance(width, Subnet) else width
+
+
 def write_width(value: Any) -> str:
     """A sub-network in a file, by its name: what `json.dumps` asks for as its `default`."""
     if not isinstance(value, Subnet):

@@ -22,7 +22,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from us3l.errors import UserError
-from us3l.width import Subnet, Width, decode
+from us3l.width import Width, decode
 
 T = TypeVar("T")
 RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -78,17 +78,11 @@ def optional(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 
 @TYPES.primitive_rule
-def width(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Width] | None:
+def width(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """A number, or the name of a sub-network."""
-    if kind.type != Width:
-        return None
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="WIDTH",
-        instance_from_str=lambda words: decode(words[0]),
-        is_instance=lambda value: isinstance(value, int | float | Subnet),
-        str_from_instance=lambda value: [f"{value:g}"],
-    )
+    known, shown = (lambda value: isinstance(value, Width)), (lambda value: [f"{value:g}"])
+    spec = PrimitiveConstructorSpec(1, "WIDTH", lambda words: decode(words[0]), known, shown)
+    return spec if kind.type == Width else None
 
 
 @contextmanager

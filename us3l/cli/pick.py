@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from us3l.cli.parse import RunArgument, parse, program
-from us3l.width import write_width
 
 if TYPE_CHECKING:
     from us3l.deploy.picking import Picked
@@ -60,7 +59,7 @@ def main(arguments: list[str]) -> int:
     from us3l.verbs import pick
 
     picked = pick(**{name: value for name, value in vars(command).items() if name != "json"})
-    print(json.dumps(picked.to_plain(), indent=2, default=write_width)) if command.json else show(command, picked)
+    print(json.dumps(picked.to_plain(), indent=2)) if command.json else show(command, picked)
     return 0 if picked.fits else 1
 
 

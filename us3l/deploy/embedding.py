@@ -31,7 +31,7 @@ from us3l.run import Run
 from us3l.run.embeddings import Embeddings, Portion, building, check_out, kind_of, read_embeddings
 from us3l.run.identity import source_of
 from us3l.stopping import Interrupted, stop_requests
-from us3l.width import Subnet, Width
+from us3l.width import Width, as_plain
 
 PART = 16  # batches whose embeddings are written at once
 
@@ -245,7 +245,7 @@ def described(runtime: Runtime, model: Path, width: Width, files: ImageFiles, da
         network = {"backend": "torch", "weights": weights.weights, "statistics": weights.statistics.get(f"{width:g}")}
     source = source_of(data) if isinstance(data, str | Path) else files.name
     return {
-        "width": width.name if isinstance(width, Subnet) else width,
+        "width": as_plain(width),
         "network": network,
         "preprocessing": networks.preprocessing.to_plain(),
         "data": {"source": source, "images": len(files), "fingerprint": files.fingerprint()},

@@ -15,7 +15,7 @@ from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.profiles import Profile, list_profiles, read_profile
 from us3l.slimmable import Slimmable
-from us3l.width import Width
+from us3l.width import Width, as_plain
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Picked:
         timed = "latency_ms" in self.budgets
         return {
             "fits": self.fits,
-            "width": chosen.width,
+            "width": as_plain(chosen.width),
             "device": self.device if timed else None,
             "backend": chosen.backend if timed else None,
             "batch": self.batch_size,
@@ -78,7 +78,7 @@ class Picked:
             "figures": dict(chosen.figures),
             "budgets": dict(self.budgets),
             "margins": dict(self.choice.margins),
-            "wider_but_not_evaluated": self.choice.unknown,
+            "wider_but_not_evaluated": None if self.choice.unknown is None else as_plain(self.choice.unknown),
         }
 
 

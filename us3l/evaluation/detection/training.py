@@ -23,7 +23,7 @@ from us3l.files import replacing
 from us3l.slimmable import Slimmable
 from us3l.stopping import Interrupted
 from us3l.storage import read_torch
-from us3l.width import Subnet, Width, encode, read_width, stage_widths
+from us3l.width import Width, as_plain, read_width, stage_widths
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 State = dict[str, Any]
@@ -100,7 +100,7 @@ def train_detector(
     trainer = DetectorTrainer(detector, plan, training.seed)
     about = {
         **net.family.describe(),
-        "width": encode(width) if isinstance(width, Subnet) else width,
+        "width": as_plain(width),
         "preprocessing": net.metadata.get("preprocessing") or {},
         "layout": scene_set.layout,
         "classes": list(scene_set.classes),
