@@ -24,6 +24,7 @@ from us3l.serving.api import ENDPOINTS, Endpoint, openapi
 from us3l.serving.pages import docs_page, live_page
 from us3l.serving.refusals import Refusal
 from us3l.serving.service import Answer, Service
+from us3l.width import write_width
 
 LOG = logging.getLogger("us3l.serving.requests")
 TOP = 5
@@ -172,7 +173,7 @@ def shared(answer: Answer) -> dict[str, Any]:
 
 def plain(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """JSON. Floats have all their digits: read as float32 they are what was computed, to the bit."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=write_width)
     content = text.encode("utf-8", "replace")  # names of classes need not be text
     return Response(content, status, SAFE | (headers or {}), "application/json")
 

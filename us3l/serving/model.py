@@ -23,6 +23,7 @@ from us3l.errors import UserError
 from us3l.files import checksum
 from us3l.run.bundles import MANIFEST
 from us3l.serving.settings import ServiceSettings
+from us3l.width import Width
 
 TURNS = 3
 KEPT = 1000  # decisions of a controller: a service runs for months
@@ -63,19 +64,19 @@ class ServedModel:
         else:
             assert isinstance(networks, Shared)
             self.identity = networks.net.digest[:12]
-        self.widths: dict[Task, list[float]] = {task: self._usable(task) for task in self.runtime.gives}
+        self.widths: dict[Task, list[Width]] = {task: self._usable(task) for task in self.runtime.gives}
         for task, widths in self.widths.items():
             if not widths:
                 raise UserError(f"{path} has no calibrated width: us3l.calibrate(net, images), and save it")
             if settings.width is not None:
                 self.width(settings.width, task)
-        self.latencies: dict[Task, dict[float, float]] = {}
+        self.latencies: dict[Task, dict[Width, float]] = {}
         self.controllers: dict[Task, Controller] = {}
-        self._sizes: dict[tuple[Task, float], list[int]] = {}
-        self._runs: dict[tuple[Task, float], Forward] = {}
+        self._sizes: dict[tuple[Task, Width], list[int]] = {}
+        self._runs: dict[tuple[Task, Width], Forward] = {}
         self._lock = threading.Lock()
 
-    def _usable(self, task: Task) -> list[float]:
+    def _usable(self, task: Task) -> list[Width]:
         networks = self.runtime.networks
         found = networks.widths(task)
         return [width for width in found if networks.net.calibrated(width)] if isinstance(networks, Shared) else found
@@ -85,7 +86,7 @@ class ServedModel:
         """The names of the classes; none if it has no classifier."""
         return self.runtime.classes or []
 
-    def width(self, wanted: float, task: Task) -> float:
+    def width(self, wanted: Width, task: Task) -> Width:
         """The name of a width that a request asks for, or an error that lists those there are."""
         networks, known = self.runtime.networks, self.widths[task]
         found = wanted
@@ -108,7 +109,7 @@ class ServedModel:
             widths = spread(known, MEASURED)
             for width in widths:
                 self._sizes[task, width] = self._exact_sizes(task, width)
-            jobs: dict[float, Callable[[], object]] = {
+            jobs: dict[Width, Callable[[], object]] = {
                 width: lambda task=task, width=width: self.compute([self.read(image)], task, width)  # type: ignore[misc]
                 for width in widths
             }
@@ -119,7 +120,7 @@ class ServedModel:
                 controller.width = max([w for w in widths if w <= previous.controllers[task].width], default=widths[0])
             self.controllers[task] = controller
 
-    def _exact_sizes(self, task: Task, width: float) -> list[int]:
+    def _exact_sizes(self, task: Task, width: Width) -> list[int]:
         """How many images give in one call, to the bit, what they give one by one: which kernels run is decided by
         the shapes, not by the values, so that a few images tell."""
         size, most = self.runtime.networks.preprocessing.size, self.settings.batch_size
@@ -129,28 +130,28 @@ class ServedModel:
         sizes = [2**power for power in range(1, most.bit_length()) if 2**power <= most]
         return [1, *(n for n in sizes if np.array_equal(run(images[:n]), alone[:n]))]
 
-    def _run(self, task: Task, width: float) -> Forward:
+    def _run(self, task: Task, width: Width) -> Forward:
         with self._lock:
             if (task, width) not in self._runs:
                 self._runs[task, width] = self.runtime.networks.run(width, task)
             return self._runs[task, width]
 
-    def automatic_width(self, task: Task) -> float:
+    def automatic_width(self, task: Task) -> Width:
         """That of requests which name none, at this moment."""
         if self.settings.width is not None:
             return self.width(self.settings.width, task)
         return self.controllers[task].width if task in self.controllers else self.widths[task][-1]
 
-    def narrowest(self, task: Task) -> float:
+    def narrowest(self, task: Task) -> Width:
         """The least that requests which name no width may get."""
         return self.automatic_width(task) if self.settings.width is not None else min(self.latencies[task])
 
-    def idle_ms(self, task: Task, width: float) -> float:
+    def idle_ms(self, task: Task, width: Width) -> float:
         """What an image takes on the idle machine: measured at that width or at the next that was."""
         times = self.latencies[task]
         return times[min([known for known in times if known >= width], default=max(times))]
 
-    def together(self, task: Task, width: float) -> int:
+    def together(self, task: Task, width: Width) -> int:
         """How many images `compute` gives to the network at once."""
         return self._sizes.get((task, width), [1])[-1]
 
@@ -166,7 +167,7 @@ class ServedModel:
             )
         return read(image, self.runtime.networks.preprocessing, place)
 
-    def compute(self, pixels: Sequence[Tensor], task: Task, width: float) -> np.ndarray:
+    def compute(self, pixels: Sequence[Tensor], task: Task, width: Width) -> np.ndarray:
         """Features or logits of some images, one row each."""
         run, sizes = self._run(task, width), self._sizes.get((task, width), [1])
         rows, done = [], 0
@@ -176,7 +177,7 @@ class ServedModel:
             done += size
         return np.concatenate(rows)
 
-    def observe(self, task: Task, width: float, latency_ms: float, now: float) -> None:
+    def observe(self, task: Task, width: Width, latency_ms: float, now: float) -> None:
         """Let the width follow the load: called for requests that named none."""
         if task in self.controllers and self.settings.width is None:
             controller = self.controllers[task]

@@ -17,6 +17,7 @@ from us3l.deploy.networks import Task
 from us3l.errors import UserError
 from us3l.serving.model import ServedModel
 from us3l.serving.refusals import Refusal
+from us3l.width import Width
 
 LOG = logging.getLogger("us3l.serving")
 RECENT = 0.1  # weight of the last batch in the estimate of how busy the machine is
@@ -29,7 +30,7 @@ class QueuedRequest:
     model: ServedModel
     task: Task
     images: list[bytes]
-    width: float | None
+    width: Width | None
     """None until its turn comes, if the request leaves the choice to the service."""
     limit_ms: float
     """In which it should be answered: else it is refused."""
@@ -69,7 +70,7 @@ class ImageBatch:
 
     model: ServedModel
     task: Task
-    width: float
+    width: Width
     items: list[tuple[QueuedRequest, int]]
 
 
@@ -132,7 +133,7 @@ class Scheduler:
             ahead += (len(job.images) - job.taken) * model.idle_ms(task, width)
         return self.slowdown * ahead / self.workers
 
-    def own_ms(self, model: ServedModel, task: Task, width: float, images: int) -> float:
+    def own_ms(self, model: ServedModel, task: Task, width: Width, images: int) -> float:
         """How long so large a request itself takes, about; several threads share its images."""
         return self.slowdown * model.idle_ms(task, width) * math.ceil(images / self.workers)
 

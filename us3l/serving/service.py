@@ -19,6 +19,7 @@ from us3l.serving.refusals import Refusal
 from us3l.serving.scheduling import QueuedRequest, Scheduler
 from us3l.serving.settings import ServiceSettings
 from us3l.serving.watching import ServiceWatch
+from us3l.width import Width, mean_width
 
 LOG = logging.getLogger("us3l.serving")
 HANGING = 30.0  # seconds after its deadline in which a job that has begun must end
@@ -31,7 +32,7 @@ class Answer:
 
     outputs: np.ndarray
     """N x C, float32: features, or probabilities."""
-    width: float
+    width: Width
     model: ServedModel
     """Which one gave it: embeddings of two models cannot be compared."""
     waited_ms: float
@@ -53,13 +54,13 @@ class Service:
         self.model = load()
         self.ready = self.stopping = False
         self.bodies = Bodies(settings)
-        self.watch = ServiceWatch(self._width, lambda: self.scheduler.waiting)
+        self.watch = ServiceWatch(lambda: mean_width(self._width()), lambda: self.scheduler.waiting)
         self.scheduler = Scheduler(
             settings.workers, settings.queue, settings.gather_ms, lambda images, _: self.watch.batch.observe(images)
         )
         self._started = time.perf_counter()
 
-    def _width(self) -> float:
+    def _width(self) -> Width:
         return self.model.automatic_width(self.model.runtime.gives[0])
 
     def prepare(self) -> None:
@@ -104,7 +105,7 @@ class Service:
             raise Refusal(404, f"this model has no {PATHS[task]}: it gives {' and '.join(gives)}")
 
     async def answer(
-        self, images: list[bytes], task: Task, width: float | None = None, latency_ms: float | None = None
+        self, images: list[bytes], task: Task, width: Width | None = None, latency_ms: float | None = None
     ) -> Answer:
         """Features or probabilities of images.
 
@@ -151,7 +152,7 @@ class Service:
         model: ServedModel,
         images: list[bytes],
         task: Task,
-        width: float | None,
+        width: Width | None,
         latency_ms: float | None,
         finished: Callable[[QueuedRequest], None],
     ) -> QueuedRequest:
@@ -170,7 +171,7 @@ class Service:
         arrived = time.perf_counter()
         return QueuedRequest(model, task, images, width, limit, arrived + deadline / 1e3, finished, arrived)
 
-    def _width_within(self, model: ServedModel, latency_ms: float, task: Task, images: int) -> float:
+    def _width_within(self, model: ServedModel, latency_ms: float, task: Task, images: int) -> Width:
         wait = self.scheduler.wait_ms()
         own = {width: self.scheduler.own_ms(model, task, width, images) for width in model.latencies[task]}
         if fitting := [width for width, ms in own.items() if wait + ms <= latency_ms]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from us3l.width import Width
+
 EVERY = 5.0  # seconds of a point of the curve
 POINTS = 60
 FINE = 40  # steps of a factor of e, in which latencies are counted: 2.5 % each
@@ -74,7 +76,7 @@ class ServiceWatch:
         Gauge("us3l_queue_images", "Images that wait", registry=self.registry).set_function(waiting)
         ProcessCollector(registry=self.registry)
 
-    def answered(self, path: str, width: float, images: int, seconds: float) -> None:
+    def answered(self, path: str, width: Width, images: int, seconds: float) -> None:
         """A request got its result."""
         self.latency.labels(path, f"{width:g}").observe(seconds)
         self.images.labels(path, f"{width:g}").inc(images)
