@@ -35,7 +35,8 @@ class Export:
     """Quantise to INT8, calibrated on training images (ONNX and OpenVINO)."""
     head: str | None = None
     """Add the classifier that `us3l evaluate` learned: "probe", or the name of the data if there are several;
-    "finetuned" takes the network that `--protocol finetune` made ("finetuned:NAME" if there are several)."""
+    "finetuned" takes the network that `--protocol finetune` made ("finetuned:NAME" if there are several);
+    "classifier" adds that of a run that was trained with labels, at any width."""
     data: str | None = None
     """Images to calibrate and check the files with (default: those that the run was trained on)."""
     weights: Product | None = None

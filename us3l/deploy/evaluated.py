@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
 from us3l.evaluation.finetuned import choose_evaluation, find_finetuned, finetuned_network
 from us3l.evaluation.linear import Probe
 from us3l.run import Run
 from us3l.run.bundles import slug
+from us3l.run.classifiers import read_classifier
 from us3l.run.evaluations import METRICS, read_evaluations, usual_evaluation
 from us3l.run.probes import list_probes, read_probes
 from us3l.slimmable import Slimmable
@@ -66,6 +68,16 @@ def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[Width,
         )
         for width, (weight, bias) in probes.linear.items()
     }
+
+
+def classifier_heads(run: Run, net: Slimmable, widths: Sequence[Width]) -> dict[Width, Head]:
+    """The classifier that a run was trained with, for each of these widths."""
+    found, heads = read_classifier(run), dict[Width, Head]()
+    size = Preprocessing.of(net).size
+    for width in widths:
+        features = net.skeleton(width)(torch.zeros(2, 3, size, size, device="meta")).shape[1]
+        heads[width] = Head(Probe(*found.at(features)), found.classes, f"{found.data}-classifier")
+    return heads
 
 
 def finetuned_head(run: Run, net: Slimmable, width: Width, name: str | None = None) -> Head:

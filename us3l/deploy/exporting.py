@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.evaluated import Head, find_accuracy, find_heads, finetuned_head
+from us3l.deploy.evaluated import Head, classifier_heads, find_accuracy, find_heads, finetuned_head
 from us3l.deploy.evidence import calibrate_rest, find_evidence
 from us3l.deploy.export import Source, export
 from us3l.deploy.proof import Proof
@@ -62,7 +62,8 @@ def export_run(
         formats: kinds of files.
         int8: quantise to INT8 (ONNX and OpenVINO).
         head: add the classifier that evaluation learned: "probe", or the name of the data if there are several;
-            "finetuned" takes the network that fine-tuning made, with "finetuned:NAME" if there are several.
+            "finetuned" takes the network that fine-tuning made, with "finetuned:NAME" if there are several;
+            "classifier" adds the one that the run was trained with, at any width.
         data: images to calibrate INT8 and to prove the files on (default: those of the training).
         out: folder for the files (default: export/ in the run's folder); an earlier bundle there is added to.
         overwrite: replace files of the same name.
@@ -101,6 +102,8 @@ def heads_of(run: Run, net: Slimmable, widths: Sequence[Width], name: str) -> di
     kind, _, data = name.partition(":")
     if kind == "finetuned":
         return {width: finetuned_head(run, net, width, data or None) for width in widths}
+    if kind == "classifier":
+        return classifier_heads(run, net, widths)
     known = find_heads(run, net, None if name == "probe" else name)
     if missing := [width for width in widths if net.canonical(width) not in known]:
         learned_on = next(iter(known.values())).data

@@ -12,10 +12,17 @@ from us3l.evaluation.frozen import evaluate_frozen, images_to_embed
 from us3l.evaluation.protocols import PROBES, ProbeKind, Training
 from us3l.evaluation.settings import EvaluationSettings
 from us3l.evaluation.tasks import NINE_WIDTHS, Evaluation, check_labels, prepare
-from us3l.evaluation.trained import evaluate_finetuned, evaluate_paper, images_to_train, probe_kind
+from us3l.evaluation.trained import (
+    evaluate_classifier,
+    evaluate_finetuned,
+    evaluate_paper,
+    images_to_train,
+    probe_kind,
+)
 from us3l.evaluation.unlabelled import enough, evaluate_unlabelled, images_to_look_at, with_quality
 from us3l.progress import SILENT, Progress
 from us3l.run import Run
+from us3l.run.classifiers import ElasticClassifier
 from us3l.run.evaluations import EvaluationRecord, settle, write_evaluation
 from us3l.run.finetuned import write_finetuned
 from us3l.run.identity import identify
@@ -42,6 +49,8 @@ class Job:
     settings: EvaluationSettings = field(default_factory=EvaluationSettings)
     data: str | None = None
     """How the user named the images."""
+    classifier: ElasticClassifier | None = None
+    """The one that the network was trained with, for the protocol "classifier"."""
 
     def __post_init__(self) -> None:
         _ = self.widths
@@ -77,7 +86,7 @@ class Job:
 
     @property
     def training(self) -> Training | None:
-        """How classifiers are trained; None for the fast protocol."""
+        """How classifiers are trained; None for protocols that do not train by steps."""
         return self.settings.training(self.size, self.probe or "transfer")
 
     @cached_property
@@ -143,6 +152,9 @@ class Job:
         if self.probe:
             progress.say(f"the paper's probe for {PROBES[self.probe]}: {training}")
         with moved(self.net, choose_device(settings.device)):
+            if self.classifier is not None:
+                with progress.counting("testing the classifier", len(self.widths) * len(self.test)) as count:
+                    return evaluate_classifier(self.net, *images, self.classifier, self.widths, None, count.more)
             if training is None:
                 return self.run_fast(progress)
             whole = settings.protocol == "finetune"

@@ -9,7 +9,7 @@ from typing import Literal
 from us3l.data.spec import Views
 from us3l.errors import UserError
 
-Protocol = Literal["fast", "paper", "finetune"]
+Protocol = Literal["fast", "paper", "finetune", "classifier"]
 ProbeKind = Literal["imagenet", "transfer", "vit"]
 """The linear probes of the paper: of ImageNet, of all other data sets, and of vision transformers."""
 PROBES: dict[ProbeKind, str] = {

@@ -12,6 +12,7 @@ from us3l.width import Width
 
 TRAINED = ("epochs", "lr", "batch_size", "weight_decay")
 """Settings of the protocols that train by steps."""
+STEPWISE = ("paper", "finetune")
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,10 @@ class EvaluationSettings:
         if self.seeds < 1:
             raise UserError(f"seeds must be at least 1, not {self.seeds}")
         given = sorted(name for name in TRAINED if getattr(self, name) is not None)
-        if given and self.protocol == "fast":
-            raise UserError(f"{given[0]} has no meaning for the fast protocol, which trains nothing by steps")
+        if given and self.protocol not in STEPWISE:
+            raise UserError(
+                f"{given[0]} has no meaning for the {self.protocol} protocol, which trains nothing by steps"
+            )
         if self.probe != "auto" and self.protocol != "paper":
             raise UserError(f"probe={self.probe!r} is one of the paper's: it goes with the protocol 'paper'")
         if self.label_share and self.protocol != "fast":
@@ -59,13 +62,13 @@ class EvaluationSettings:
                 raise UserError(f"a share of the labels is above 0 and at most 1, not {share:g}")
 
     def training(self, size: int, kind: ProbeKind) -> Training | None:
-        """How classifiers are trained; None for the fast protocol, which does not train by steps.
+        """How classifiers are trained; None for protocols that do not train by steps.
 
         Args:
             size: Side of the images.
             kind: Which of the paper's probes.
         """
-        if self.protocol == "fast":
+        if self.protocol not in STEPWISE:
             return None
         usual = paper_probe(kind, size, self.batch_size) if self.protocol == "paper" else finetuning(size)
         return replace(usual, **{name: value for name in TRAINED if (value := getattr(self, name)) is not None})

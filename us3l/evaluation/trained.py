@@ -1,4 +1,4 @@
-"""Protocols that train by gradient descent: the paper's linear probe, and fine-tuning."""
+"""Protocols of classifiers trained by gradient descent: the paper's linear probe, fine-tuning, and a run's own."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from us3l.data.images import Images
+from us3l.errors import UserError
 from us3l.evaluation.classifiers import finetune, train_probes
 from us3l.evaluation.features import embed_all
+from us3l.evaluation.linear import Probe
 from us3l.evaluation.protocols import ProbeKind, Training, finetuning, paper_probe, paper_side, usual_probe
 from us3l.evaluation.results import mean_score, score
 from us3l.evaluation.tasks import Evaluation, prepare
 from us3l.progress import Advance
+from us3l.run.classifiers import ElasticClassifier
 from us3l.slimmable import Slimmable
 from us3l.width import Width
 
@@ -90,6 +93,37 @@ def evaluate_finetuned(
                 networks[width] = whole.cpu()
         scores[width] = {"finetuned": mean_score(of_seeds, len(asked.labels))}
     return Evaluation(task.results(scores), scores, networks=networks, damaged=list(damaged))
+
+
+def evaluate_classifier(
+    net: Slimmable,
+    train: Images,
+    test: Images,
+    classifier: ElasticClassifier,
+    widths: Sequence[float] | None = None,
+    size: int | None = None,
+    progress: Advance | None = None,
+) -> Evaluation:
+    """The classifier that a network was trained with, at each width. Nothing is learned.
+
+    Args:
+        net: The network, which stays as it is, but for the calibration of widths that have none.
+        train: Images to calibrate on.
+        test: Labelled images to judge by.
+        classifier: The linear layer of all widths.
+        widths: Which ones (default: the paper's nine, as far as the network has them).
+        size: Show the network images of another size than its own.
+        progress: Called with each number of images seen, of `len(widths) * len(test)` in all.
+    """
+    if test.classes is not None and test.classes != classifier.classes:
+        raise UserError(f"{test.name} has other classes than {classifier.data}, which the classifier was trained on")
+    task = prepare(net, train, test, widths, size)
+    asked = embed_all([net.at(width) for width in task.widths], task.test, task.preprocessing, progress=progress)
+    scores = {}
+    for width, values in zip(task.widths, asked.values, strict=True):
+        logits = Probe(*(part.to(values) for part in classifier.at(values.shape[1]))).scores(values)
+        scores[width] = {"finetuned": score(logits, asked.labels, len(classifier.classes))}
+    return Evaluation(task.results(scores), scores, damaged=asked.damaged)
 
 
 def images_to_train(

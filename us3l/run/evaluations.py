@@ -28,7 +28,7 @@ METRICS = {"linear": "linear probe", "finetuned": "fine-tuning", "knn": "kNN"}
 """The kinds of accuracy and what they are called, the one to prefer first."""
 QUALITIES = {"rankme": "RankMe", "lidar": "LiDAR", "agreement": "agreement with 1x"}
 """What is measured without labels (see `us3l.evaluation.unlabelled`), and what it is called."""
-PROTOCOLS = ("fast", "paper", "finetune")
+PROTOCOLS = ("fast", "paper", "finetune", "classifier")
 """The one to prefer first."""
 SETTINGS = ("protocol", "probe", "training", "size", "train_images", "test_images", "seeds")
 """What must be equal for two results to stand in one table."""

@@ -81,6 +81,10 @@ class Run:
         return self._inner("projector.safetensors")
 
     @property
+    def classifier(self) -> Path:
+        return self._inner("classifier.safetensors")
+
+    @property
     def report(self) -> Path:
         return self.folder / "report.html"
 
@@ -124,16 +128,15 @@ class Run:
         """Whether all that a run leaves at its end is there: the model, and what it says is beside it."""
         if not holds_model(self.model):
             return False
-        promised, there = self._training, True
-        if promised.get("projector") is not None:
-            there = self.projector.is_file()
-        if promised.get("teacher") is not None:
+        heads = {"projector": self.projector, "classifier": self.classifier}
+        there = all(path.is_file() for name, path in heads.items() if self.promised.get(name) is not None)
+        if self.promised.get("teacher") is not None:
             there = there and holds_model(self.kept("teacher").model)
         return there
 
     @property
-    def _training(self) -> dict[str, Any]:
-        """What the model says about its training; nothing, if there is no model."""
+    def promised(self) -> dict[str, Any]:
+        """What the model says about its training, and about files beside it; nothing, if there is no model."""
         metadata = read_description(self.model).get("metadata") if holds_model(self.model) else None
         training = metadata.get("training") if isinstance(metadata, dict) else None
         return training if isinstance(training, dict) else {}
@@ -176,7 +179,7 @@ class Run:
     @property
     def product(self) -> Product:
         """Whose weights the model has."""
-        return "teacher" if self._training.get("product") == "teacher" else "student"
+        return "teacher" if self.promised.get("product") == "teacher" else "student"
 
     def kept(self, product: Product) -> Run:
         """Where the model with these weights lies, or would lie, with all results of its own.

@@ -19,6 +19,7 @@ from us3l.objective.learner import Learner
 from us3l.progress import Progress
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
+from us3l.run.classifiers import ElasticClassifier, write_classifier
 from us3l.run.folder import Product
 from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
@@ -80,7 +81,7 @@ def save_model(
     asked_to_stop: Callable[[], bool] = lambda: False,
     promised: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Calibrate a network and save its model with its projector, unless it is of no use: see `finish`.
+    """Calibrate a network and save its model with its projector or classifier, unless it is of no use: see `finish`.
 
     Args:
         product: Whose weights it has.
@@ -114,6 +115,11 @@ def save_model(
     if isinstance(projector, nn.Sequential):  # before the model, which makes the run a finished one
         save_projector(place.projector, projector, features)
         training["projector"] = checksum(place.projector)
+    if isinstance(projector, nn.Linear):  # of a method that learns from labels
+        labels = trainer.images.classes or [str(number) for number in range(projector.out_features)]
+        head = (projector.weight.detach(), projector.bias.detach())
+        write_classifier(place.classifier, ElasticClassifier(*head, labels, trainer.images.name))
+        training["classifier"] = checksum(place.classifier)
     net.metadata = {"preprocessing": trainer.preprocessing.to_plain(), "training": training}
     net.save(place.model, overwrite=True)
     display.say(f"the model{whose} is in {place.model}")

@@ -63,6 +63,7 @@ def evaluate(
     from us3l.data.preprocessing import Preprocessing
     from us3l.data.sources import open_images, tell_damaged
     from us3l.evaluation import EvaluationSettings, Job
+    from us3l.run.classifiers import read_classifier
     from us3l.slimmable import Slimmable
 
     told, chosen = progress_of(progress), built(EvaluationSettings, settings, "evaluate")
@@ -87,7 +88,12 @@ def evaluate(
         test = open_images(data, "test", side, limit=test_images, **where)
     else:
         test = open_images(test_data, "all", side, limit=test_images, **where)
-    job = Job(net, train, test, chosen, name_of(data))
+    classifier = None
+    if chosen.protocol == "classifier":
+        if kept is None:
+            raise UserError("a network has no classifier of its own: the protocol 'classifier' is for runs")
+        classifier = read_classifier(kept)
+    job = Job(net, train, test, chosen, name_of(data), classifier)
     if kept:
         job.check(kept, name, overwrite)
     evaluation = job.run(told)
