@@ -22,7 +22,8 @@ class Evaluate:
 
     The protocol "fast" is weighted kNN and an exact linear probe on frozen features, compared with the untrained
     network; "paper" is the paper's linear probe, trained on random crops; "finetune" trains each width's network and
-    keeps it; "classifier" tests the one that a run learned with labels. On images without labels, "fast" measures RankMe, LiDAR and how far each width agrees with the full one.
+    keeps it; "classifier" tests the one that a run learned with labels. On images without labels, "fast" measures
+    RankMe, LiDAR and how far each width agrees with the full one.
 
     The results are printed as a table and written to the run's folder as eval/NAME.json, .png and -costs.png. NAME is
     the name of the data (NAME-paper, NAME-finetune for the other protocols). The linear classifiers are in
