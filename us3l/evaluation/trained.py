@@ -121,7 +121,8 @@ def evaluate_classifier(
     asked = embed_all([net.at(width) for width in task.widths], task.test, task.preprocessing, progress=progress)
     scores = {}
     for width, values in zip(task.widths, asked.values, strict=True):
-        logits = Probe(*(part.to(values) for part in classifier.at(values.shape[1]))).scores(values)
+        weight, bias = classifier.at(values.shape[1])
+        logits = Probe(weight.to(values), bias.to(values)).scores(values)
         scores[width] = {"finetuned": score(logits, asked.labels, len(classifier.classes))}
     return Evaluation(task.results(scores), scores, damaged=asked.damaged)
 
