@@ -100,7 +100,7 @@ def evaluate_classifier(
     train: Images,
     test: Images,
     classifier: ElasticClassifier,
-    widths: Sequence[float] | None = None,
+    widths: Sequence[Width] | None = None,
     size: int | None = None,
     progress: Advance | None = None,
 ) -> Evaluation:
