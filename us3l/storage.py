@@ -22,6 +22,7 @@ from us3l.description import NAME, holds_model, read_description, write_descript
 from us3l.errors import UserError
 from us3l.families import create
 from us3l.families.family import Family
+from us3l.families.own import current_family
 from us3l.files import check_regular, finite, replacing
 from us3l.slimmable import Slimmable
 from us3l.statistics import Statistics
@@ -79,6 +80,8 @@ def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = 
     description = read_description(folder)
     weights = read_weights(folder / "weights.safetensors", description)
     message = f"{folder / 'weights.safetensors'} does not fit its model.json"
+    if family is None and description.get("backbone") is None:
+        family = current_family()
     if family is None:  # by shapes alone first: what model.json says might need any amount of memory
         with torch.device("meta"):
             full = build(folder, description | {"switchable": None}, None).full
@@ -127,7 +130,8 @@ def build(folder: Path, description: dict[str, Any], family: Family | Callable[[
             net = Slimmable(family, **widths)
         elif description["backbone"] is None:
             raise UserError(
-                f"{folder} holds a network of your own family {description.get('family')!r}: load(path, family=...)"
+                f"{folder} holds a network of your own family {description.get('family')!r:.80}: say where it is, "
+                "`backbone='MODULE:NAME'`, or in Python load(path, family=...)"
             )
         else:
             net = create(description["backbone"], **widths, **description["options"])

@@ -46,7 +46,9 @@ class Bright(nn.Module):
 
 
 class Sized(Bright):
-    image_size = 8
+    def __init__(self):
+        super().__init__()
+        self.image_size = 8
 
     def forward(self, images):
         assert images.shape[-1] == 8, images.shape

@@ -11,6 +11,7 @@ from typing import Any
 from us3l import __version__
 from us3l.allocation import keep_freed_memory
 from us3l.errors import Caution, UserError, did_you_mean
+from us3l.families.own import given_family, import_family
 from us3l.stopping import Interrupted
 from us3l.streams import lasting_display, one_line
 
@@ -34,6 +35,7 @@ COMMANDS = {
     "backbones": "the available networks, and what they cost",
 }
 
+WITHOUT_RUNS = ("demo", "pretrain", "recipes", "reproduce", "download", "doctor", "backbones")  # to read
 HELP = f"""us3l {__version__}: pre-train one vision network once, without labels, and run it at any width.
 
 usage: us3l COMMAND ...
@@ -49,7 +51,7 @@ examples:
   us3l export runs/photos --width 0.37 --format onnx --int8
   us3l report runs/photos
 
-`us3l COMMAND --help` explains a command and its settings.
+`us3l COMMAND --help` explains it. All that read runs take --backbone MODULE:NAME, for networks of your own.
 """
 
 
@@ -103,4 +105,9 @@ def run(name: str, arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}: {did_you_mean(name, COMMANDS)} See --help")
     keep_freed_memory()
-    return import_module(f"us3l.cli.{name}").main(arguments) or 0
+    family = None
+    if name not in WITHOUT_RUNS and "--backbone" in arguments[:-1]:
+        place = arguments.index("--backbone")
+        family, arguments = import_family(arguments[place + 1]), arguments[:place] + arguments[place + 2 :]
+    with given_family(family):
+        return import_module(f"us3l.cli.{name}").main(arguments) or 0

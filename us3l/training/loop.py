@@ -86,8 +86,9 @@ def pretrain(
         fabric.launch()
         config = fabric.broadcast(config)  # `recipe="auto"` may have found less free memory in another process
         own = run.family and as_family(run.family)
-        if source is not None:  # whether it fits is seen before the images are read
-            new_network(config.recipe, own, source)
+        if own or source:  # whether they fit is seen before the images are read
+            net = new_network(config.recipe, own, source)
+            net.skeleton(net.min_width)
         expert = new_teacher(config.recipe, own, source, teacher)
         trainer = Trainer(config.recipe, data(), fabric, machine, run.family, source, expert)
         monitor = Monitor(trainer) if fabric.is_global_zero else None

@@ -22,8 +22,8 @@ SMALL = 64  # pixels: images up to this side get the stem for small ones
 @dataclass(frozen=True)
 class Network:
     backbone: str = "resnet18"
-    """Which family of networks: resnet18, resnet50, mobilenet_v2, vit_tiny or vit_small; in Python also one of the
-    user's own, which is kept as MODULE:NAME."""
+    """Which family of networks, see us3l backbones; or MODULE:NAME for one of your own: a function in a module that
+    Python can import, from a width to a network."""
     stem: Literal["auto", "cifar", "imagenet"] = "auto"
     """First layers: for images of up to 64 pixels ("cifar"), or for larger ones ("imagenet"); "auto" goes by size."""
     base: int = 64

@@ -360,7 +360,9 @@ def new_network(recipe: Recipe, own: Family | None = None, source: Pretrained | 
     if network.switchable and switchable is None:
         raise UserError("switchable batch norm needs a list of widths: `fixed_widths`")
     if own is None and network.own:
-        raise UserError(f"this run trains a network of your own, {network.backbone}: give it again, network=...")
+        raise UserError(
+            f"this run trains a network of your own, {network.backbone}: give it again, network=... or `backbone=WHAT`"
+        )
     torch.manual_seed(recipe.seed)
     net = one_or_all(plain := own or backbone(recipe), network.min_width, switchable, network.individual)
     for width in recipe.objective.fixed_widths or ():

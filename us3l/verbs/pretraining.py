@@ -56,7 +56,8 @@ def pretrain(
         scale: train a `case` with its recipe for CPUs ("mini"), with that of `reproduce` at small scale ("small"), or
             as the paper did ("paper").
         config: settings of another run, as kept in its config.yaml.
-        network: a function from a width to a network of your own, instead of a backbone by name.
+        network: a function from a width to a network of your own, instead of a backbone by name
+            (`backbone="MODULE:NAME"` imports it).
         init: start from a pretrained network: a .safetensors or .pth file of its weights, "torchvision:NAME",
             "timm:NAME", the folder of a run or a model, or a network in memory. It decides the backbone and the
             normalisation of images, unless you do.
@@ -71,11 +72,14 @@ def pretrain(
     """
     if out is None:
         raise UserError("say where the run should go: `out='runs/NAME'`")
+    network = network or own_family(settings)
     run, told = Run(out, network), progress_of(progress)
     start: Pretrained | Init | None = init
     if teacher is not None:
         settings["teacher"] = str(teacher) if isinstance(teacher, str | Path) else in_memory(teacher)
     if resume and run.started:
+        if network is not None and config_of(run).recipe.network.own:  # by whichever name: its shapes are compared
+            settings.pop("backbone", None)
         given = {} if init is None else {"init": str(init) if isinstance(init, str | Path) else in_memory(init)}
         chosen = resumed(run, data, config, **given, **settings)
     else:
@@ -254,6 +258,14 @@ def configuration(
     if init is not None:
         chosen = pretrained(init).configure(chosen)
     return changed(chosen, **settings)
+
+
+def own_family(settings: Mapping[str, Any]) -> Callable[[Any], nn.Module] | None:
+    """The network of the user's own that settings name as their `backbone`, if they do."""
+    from us3l.families.own import import_family
+
+    backbone = settings.get("backbone")
+    return import_family(backbone) if isinstance(backbone, str) and ":" in backbone else None
 
 
 def in_memory(network: Init) -> str:
