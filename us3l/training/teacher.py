@@ -74,9 +74,9 @@ def open_teacher(recipe: Recipe, given: Init | None = None) -> nn.Module:
     return network
 
 
-def only_size(network: nn.Module) -> int | None:
+def only_size(teacher: nn.Module) -> int | None:
     """The only side of images that a network takes, as ViTs say it, ours and those of torchvision and timm."""
-    size = vars(network).get("image_size") or getattr(getattr(network, "patch_embed", None), "img_size", None)
+    size = vars(teacher).get("image_size") or getattr(getattr(teacher, "patch_embed", None), "img_size", None)
     size = size[0] if isinstance(size, tuple) else size
     return size if isinstance(size, int) else None
 
