@@ -21,6 +21,7 @@ from us3l.run import Run
 from us3l.seeds import seeded
 from us3l.training import loop
 from us3l.training.display import Display
+from us3l.training.loggers import Recorder
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import MINI, Network
 from us3l.training.run import Machine, RunConfig
@@ -155,7 +156,7 @@ def test_a_run_waits_only_when_it_looks_at_losses_and_gauges_or_saves(device, ti
     run.start(config)
     display, monitor = Display(SILENT, None, [1.0] * trainer.steps, 0), Monitor(trainer)
     with device.no_waits():
-        loop.train(config, trainer, monitor, run, display, lambda: False)
+        loop.train(config, trainer, monitor, run, Recorder(run), display, lambda: False)
     assert fetched == [2, 3]  # now and then, and at the end
 
 

@@ -113,6 +113,10 @@ class Run:
     def export_folder(self) -> Path:
         return self._inner("export")
 
+    def mirror(self, logger: str) -> Path:
+        """The folder of a logger that mirrors the metrics."""
+        return self._inner(logger)
+
     def _inner(self, name: str) -> Path:
         """A path in this folder: a link that leads out of it might have anything read, or written anywhere."""
         return check_inside(self.folder, self.folder / name)

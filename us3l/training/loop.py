@@ -31,7 +31,6 @@ from us3l.run.records import (
     Speed,
     Start,
     StepRecord,
-    append_records,
     append_speed,
     append_start,
     cut_records,
@@ -42,6 +41,7 @@ from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
 from us3l.training.finishing import check_product, finish
 from us3l.training.initial import Init, Pretrained
+from us3l.training.loggers import Recorder, check_loggers
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.recipes import SOURCE
 from us3l.training.run import RunConfig, config_of
@@ -100,18 +100,22 @@ def pretrain(
             if monitor:
                 append_start(run, start_of(trainer))
             display = Display(progress, run.log if monitor else None, costs, trainer.step)
-            with stop_requests(display.say) as asked_to_stop:
+            loggers = machine.loggers if monitor else ()
+            with stop_requests(display.say) as asked_to_stop, Recorder(run, loggers, display.say) as recorder:
                 with display:
                     display.say(describe(config, trainer))
                     if warning := guideline_warning(config.recipe.objective):
                         display.say(warning, style="bold yellow")
-                    train(config, trainer, monitor, run, display, asked_to_stop)
+                    train(config, trainer, monitor, run, recorder, display, asked_to_stop)
                     for name in trainer.damaged:
                         display.record(f"skipped {name}")
                 gather(trainer.learner)
                 with first_alone(fabric) as alone:
                     if alone:
                         finish(trainer, run, display, asked_to_stop)
+                        recorder.show_neighbours(
+                            trainer.learner.net, trainer.sample, trainer.preprocessing, trainer.step
+                        )
     return trainer.learner.net
 
 
@@ -162,6 +166,7 @@ def train(
     trainer: Trainer,
     monitor: Monitor | None,
     run: Run,
+    recorder: Recorder,
     display: Display,
     asked_to_stop: Callable[[], bool],
 ) -> None:
@@ -184,7 +189,7 @@ def train(
             report_damaged(config, trainer, run)
             records = fetch(config, trainer, run, waiting)
             if monitor:
-                append_records(run, records)
+                recorder.add(records)
             shown = show(records[-1], config.recipe.objective)
             waiting.clear()
         now = time.perf_counter()
@@ -196,7 +201,7 @@ def train(
             speed = Speed()
         if epoch_ends and (epoch % math.ceil(epochs / MONITORINGS) == 0 or epoch == epochs):
             with for_a_look(trainer):
-                collapsed = look(trainer, monitor, run, display, epoch) if monitor else []
+                collapsed = look(trainer, monitor, recorder, display, epoch) if monitor else []
             if config.machine.stop_on_collapse and trainer.fabric.broadcast(collapsed):
                 raise UserError(f"stopped after step {trainer.step}, as the embeddings collapsed; {last_good(run)}")
         # Last, so that a checkpoint is never ahead of the metrics.
@@ -261,12 +266,12 @@ def show(record: StepRecord | Skipped, objective: Objective) -> str:
     return losses_line(objective, record.widths, record.losses)
 
 
-def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: int) -> list[Width]:
+def look(trainer: Trainer, monitor: Monitor, recorder: Recorder, display: Display, epoch: int) -> list[Width]:
     """Show and record the gauges; the widths that have collapsed."""
     gauges = monitor.measure()
     display.show(gauges)
     named = {f"{width:g}": values for width, values in gauges.items()}
-    append_records(run, [Gauges(trainer.step - 1, epoch, named)])
+    recorder.add([Gauges(trainer.step - 1, epoch, named)])
     net, objective = trainer.learner.net, trainer.recipe.objective
     # Narrower ones are not expected to embed well yet.
     trained_from = lower_bound(objective, net.min_width, trainer.step - 1, trainer.steps)
@@ -282,6 +287,7 @@ def look(trainer: Trainer, monitor: Monitor, run: Run, display: Display, epoch: 
 
 def check_settings(config: RunConfig) -> None:
     """What can be checked before anything is read: teachers where they are used, a batch that fits the devices."""
+    check_loggers(config.machine.loggers)
     recipe = config.recipe
     objective, teacher = recipe.objective, recipe.settled().teacher
     if teacher is None and (objective.taught or objective.frozen_teacher):

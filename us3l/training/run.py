@@ -13,6 +13,8 @@ from us3l.run.config import build, read_plain
 from us3l.run.identity import data_path, data_source
 from us3l.training.recipes import Recipe
 
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -41,6 +43,9 @@ class Machine:
     stop_on_collapse: bool = False
     """Stop when a width collapses, instead of only warning."""
 
+    loggers: tuple[LoggerName, ...] = ()
+    """Also show losses and gauges in TensorBoard, Weights & Biases (offline unless WANDB_MODE says otherwise) or
+    MLflow."""
     max_bad_images: int = 100
     """Stop when more images than this cannot be read."""
     calibrated_widths: tuple[float, ...] | None = None
