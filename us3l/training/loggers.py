@@ -150,7 +150,9 @@ def values_of(record: Record) -> dict[str, float]:
         return values | {"skipped": 1}
     values["loss/full"] = record.losses[0]
     for place, (width, loss) in enumerate(zip(record.widths[1:], record.losses[1:], strict=True), start=1):
-        values |= {f"loss/sub{place}": loss, f"width/sub{place}": width}
+        values[f"loss/sub{place}"] = loss
+        if isinstance(width, int | float):  # widths per stage are in metrics.jsonl alone
+            values[f"width/sub{place}"] = width
     return values
 
 
