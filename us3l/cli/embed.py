@@ -30,6 +30,7 @@ class Embed:
       us3l embed runs/photos photos/ --out photos.parquet
       us3l embed runs/photos photos/ --width 0.25 --out photos.npz
       us3l embed runs/photos photos/ --latency-ms 5 --out photos.parquet
+      us3l embed runs/photos photos/ --width 0.25 --space shared --out queries.npz
       us3l embed runs/photos/export photos/ --width 0.37 --backend onnx --out photos.csv
     """
 
@@ -43,6 +44,10 @@ class Embed:
     """Width of the network (default: the widest)."""
     latency_ms: float | None = None
     """Take the best width within this many milliseconds per image, by us3l profile; a bundle is timed now."""
+    space: Literal["own", "shared"] = "own"
+    """"shared" gives embeddings that can be compared across widths: queries at 0.25x find what was embedded at 1x."""
+    space_data: str | None = None
+    """Images to fit that space on, without labels (default: those that the run was trained on)."""
     split: Literal["every", "train", "test"] = "every"
     """Which images, where there is a training and a test part."""
     data_root: Path | None = None

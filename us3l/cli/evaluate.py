@@ -59,6 +59,8 @@ class Evaluate:
     """Which weights to evaluate: "student" for the trained network's, "teacher" for those of its momentum teacher
     (default: those of the run's model). The others have a folder of their own, such as RUN/teacher, with
     their results; if need be it is made from the last checkpoint."""
+    retrieval: bool = False
+    """Also measure how well queries of each width find images of their class in a gallery of each other width."""
     name: str | None = None
     """Name of the result, eval/NAME.json (default: the data's name, followed by the protocol unless it is fast)."""
     overwrite: bool = False
@@ -79,6 +81,8 @@ def main(arguments: list[str]) -> None:
     run = with_weights(Run(command.run), command.weights, screen)
     record = evaluate(run, **given, **vars(command.settings), progress=screen)
     show(screen, run, record)
+    if command.retrieval:
+        show_retrieval(screen, run, record.name)
     report.renew(command.run)
 
 
@@ -93,3 +97,13 @@ def show(screen: CommandScreen, run: Run, record: EvaluationRecord) -> None:
         screen.console.print(few_labels_table(record.few_labels))
     screen.say(uncertainty(record.scores, record.test_images or 0) if record.metric else WITHOUT_LABELS)
     screen.say(f"written: {base}.json" + (", .png and -costs.png" if record.metric else ""))
+
+
+def show_retrieval(screen: CommandScreen, run: Run, name: str) -> None:
+    from us3l.reporting.tables import retrieval_table
+    from us3l.run.retrievals import read_retrievals, retrieval_file
+
+    for metric, title in (("recall", "recall@1"), ("knn", "kNN")):
+        screen.say(f"{title} in the space that all widths share, %: queries in rows, galleries in columns")
+        screen.console.print(retrieval_table(read_retrievals(run, name), metric))
+    screen.say(f"written: {retrieval_file(run, name)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from us3l.cli.parse import RunArgument, parse
 from us3l.run.bundles import Format
@@ -37,6 +38,8 @@ class Export:
     """Add the classifier that `us3l evaluate` learned: "probe", or the name of the data if there are several;
     "finetuned" takes the network that `--protocol finetune` made ("finetuned:NAME" if there are several);
     "classifier" adds that of a run that was trained with labels, at any width."""
+    space: Literal["own", "shared"] = "own"
+    """"shared" writes encoders whose embeddings can be compared across widths. See us3l embed."""
     data: str | None = None
     """Images to calibrate and check the files with (default: those that the run was trained on)."""
     weights: Product | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -23,8 +24,10 @@ from us3l.deploy.evidence import calibrate_rest
 from us3l.deploy.networks import Files, Shared
 from us3l.deploy.picking import pick_width
 from us3l.deploy.runtime import BATCH, Runtime
+from us3l.deploy.space import SpaceName, fit_missing
 from us3l.devices import Device, choose_device, moved
 from us3l.errors import UserError
+from us3l.evaluation.linear import Probe
 from us3l.files import append_lines
 from us3l.progress import SILENT, Count, Progress
 from us3l.run import Run
@@ -76,6 +79,8 @@ def embed_images(
     width: Width | None = None,
     latency_ms: float | None = None,
     out: Path | None = None,
+    space: SpaceName = "own",
+    space_data: Data | None = None,
     split: Literal["every", "train", "test"] = "every",
     data_root: Path | None = None,
     backend: Backend | Literal["auto"] = "auto",
@@ -98,6 +103,9 @@ def embed_images(
             none, and is timed here.
         out: the file to write, .parquet, .npz or .csv (default: none, the embeddings stay in memory). One that was
             begun for the same network and images is gone on with.
+        space: "shared" gives embeddings that can be compared across widths: queries at 0.25x find what was embedded at
+            1x. The map that this takes is fitted when a width first needs it, and kept in the run's folder.
+        space_data: images to fit it on, without labels (default: those of the training).
         split: which images, where the source has a training and a test part.
         data_root: where named data sets lie.
         backend: as for `Runtime`.
@@ -109,8 +117,10 @@ def embed_images(
     """
     if out is not None:
         kind_of(out)
-    runtime = Runtime(model, backend, threads, int8)
+    runtime = Runtime(model, backend, threads, int8, space=space)
     chosen = choose_width(runtime, model, width, latency_ms, progress)
+    if space == "shared" and isinstance(runtime.networks, Shared):
+        fit_missing(Run(model), runtime.networks.net, [chosen], space_data, progress)
     files = files_of(data, split, data_root, progress)
     about = described(runtime, model, chosen, files, data)
     if out is not None and check_out(out, about, overwrite):
@@ -243,13 +253,22 @@ def described(runtime: Runtime, model: Path, width: Width, files: ImageFiles, da
     else:
         weights = Run(model).weights
         network = {"backend": "torch", "weights": weights.weights, "statistics": weights.statistics.get(f"{width:g}")}
+        if isinstance(networks, Shared) and networks.space == "shared":
+            network["map"] = digest(networks.map(width).probe)
     source = source_of(data) if isinstance(data, str | Path) else files.name
     return {
         "width": as_plain(width),
+        "space": runtime.space,
         "network": network,
         "preprocessing": networks.preprocessing.to_plain(),
         "data": {"source": source, "images": len(files), "fingerprint": files.fingerprint()},
     }
+
+
+def digest(probe: Probe) -> str:
+    """What tells a map from others."""
+    values = (tensor.numpy().tobytes() for tensor in (probe.weight, probe.bias))
+    return hashlib.sha256(b"".join(values)).hexdigest()
 
 
 def on_device(runtime: Runtime, device: Device) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from us3l.errors import UserError
 from us3l.evaluation.finetuned import choose_evaluation, find_finetuned, finetuned_network
 from us3l.evaluation.linear import Probe
 from us3l.run import Run
-from us3l.run.bundles import slug
+from us3l.run.bundles import SHARED, slug
 from us3l.run.classifiers import read_classifier
 from us3l.run.evaluations import METRICS, read_evaluations, usual_evaluation
 from us3l.run.probes import list_probes, read_probes
@@ -24,18 +24,21 @@ from us3l.width import Width
 
 @dataclass(frozen=True)
 class Head:
-    """A linear classifier to go along with a network."""
+    """A linear layer to go along with a network: a classifier, or the map into the space that all widths share."""
 
     probe: Probe
-    classes: list[str]
+    classes: list[str] | None
+    """None of a map, which gives features."""
     data: str
-    """The evaluation that it comes from."""
+    """The evaluation that it comes from; of a map, the images it was fitted on."""
     network: nn.Module | None = None
     """Of a fine-tuned classifier: the network that was trained with it, in place of the run's own."""
 
     @property
     def name(self) -> str:
         """What tells its files from others."""
+        if self.classes is None:
+            return SHARED
         return f"{'finetuned' if self.network else 'probe'}-{slug(self.data)}"
 
 

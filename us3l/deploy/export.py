@@ -28,6 +28,7 @@ from us3l.errors import UserError
 from us3l.files import checksum, replacing
 from us3l.run.bundles import (
     MANIFEST,
+    SHARED,
     Bundle,
     Entry,
     Format,
@@ -85,7 +86,7 @@ def export(
         folder: Of the bundle.
         evidence: Images to prove the file on, and to calibrate INT8.
         int8: Quantise it.
-        head: A classifier to add.
+        head: A classifier to add, or a map into the space that all widths share.
         accuracy: What evaluation found, for the manifest.
         overwrite: Replace files of the same name.
 
@@ -115,7 +116,8 @@ def export(
         **net.metadata,
         "preprocessing": source.preprocessing.to_plain(),
         **source.provenance,
-        **({"classes": head.classes, "head": head.data} if head else {}),
+        **({"classes": head.classes, "head": head.data} if head and head.classes else {}),
+        **({"space": SHARED} if label == SHARED else {}),
     }
     with staging(folder) as temporary:
         files = write(
@@ -139,7 +141,7 @@ def export(
             params=price.params,
             macs=price.macs,
             bytes=sum(file.stat().st_size for file in files),
-            features=len(head.classes) if head else features,
+            features=len(head.probe.bias) if head else features,
             accuracy=accuracy,
             classes=classes,
             head=label,

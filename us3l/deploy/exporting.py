@@ -12,6 +12,7 @@ from us3l.deploy.evaluated import Head, classifier_heads, find_accuracy, find_he
 from us3l.deploy.evidence import calibrate_rest, find_evidence
 from us3l.deploy.export import Source, export
 from us3l.deploy.proof import Proof
+from us3l.deploy.space import SpaceName, fit_missing, space_of
 from us3l.errors import UserError
 from us3l.progress import SILENT, Progress
 from us3l.run import Run
@@ -49,6 +50,7 @@ def export_run(
     int8: bool = False,
     head: str | None = None,
     data: str | None = None,
+    space: SpaceName = "own",
     out: Path | None = None,
     overwrite: bool = False,
     progress: Progress = SILENT,
@@ -64,6 +66,7 @@ def export_run(
         head: add the classifier that evaluation learned: "probe", or the name of the data if there are several;
             "finetuned" takes the network that fine-tuning made, with "finetuned:NAME" if there are several;
             "classifier" adds the one that the run was trained with, at any width.
+        space: "shared" writes encoders whose features can be compared across widths.
         data: images to calibrate INT8 and to prove the files on (default: those of the training).
         out: folder for the files (default: export/ in the run's folder); an earlier bundle there is added to.
         overwrite: replace files of the same name.
@@ -75,7 +78,12 @@ def export_run(
     """
     net = run.network
     chosen = [net.check(width) for width in widths]
+    if space_of(space) == "shared" and head:
+        raise UserError("a file gives classes or embeddings: `head` and `space='shared'` do not go together")
     heads = heads_of(run, net, chosen, head) if head else {}
+    if space == "shared":
+        fitted = fit_missing(run, net, chosen, data, progress)
+        heads = {width: fitted[net.canonical(width)] for width in chosen}
     calibrate_rest(run, net, chosen, data, progress)
     preprocessing = Preprocessing.of(net)
     provenance = {"run": run.origin.folder.resolve().name} | ({"data": Path(run.data).name} if run.data else {})
@@ -88,7 +96,7 @@ def export_run(
     with progress.counting("exporting", len(chosen) * len(formats)) as counting:
         for width in chosen:
             given = heads.get(width)
-            accuracy = find_accuracy(run, net, width, given.data if given else None)
+            accuracy = find_accuracy(run, net, width, given.data if given and given.classes else None)
             for kind in formats:
                 done.networks.append(
                     export(source, width, kind, done.folder, evidence, int8, given, accuracy, overwrite)

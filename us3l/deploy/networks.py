@@ -11,9 +11,10 @@ from torch import nn
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.backends import OPENERS, Backend, Forward, run_torch
 from us3l.deploy.evaluated import Classifier, Head, find_heads
+from us3l.deploy.space import SpaceName, shared_maps
 from us3l.errors import UserError
 from us3l.run import Run
-from us3l.run.bundles import Bundle, Entry, slug
+from us3l.run.bundles import SHARED, Bundle, Entry, slug
 from us3l.slimmable import Slimmable
 from us3l.width import Width
 
@@ -45,7 +46,7 @@ class Networks(Protocol):
 class Shared:
     """Every width of a slimmable network, in PyTorch, on its one copy of weights; with a run's classifiers."""
 
-    def __init__(self, model: Slimmable | Path, head: str | None) -> None:
+    def __init__(self, model: Slimmable | Path, head: str | None, space: SpaceName = "own") -> None:
         from us3l.storage import load
 
         self.name = "a network" if isinstance(model, Slimmable) else str(model)
@@ -65,22 +66,36 @@ class Shared:
                 self.trouble = str(error)
         if head is not None and not self.heads:
             raise UserError(self.trouble)
+        self.run_folder = Run(model) if isinstance(model, Path) else None
+        self.space = space
         self._lock = threading.Lock()
 
     @property
     def classes(self) -> list[str]:
-        return next(iter(self.heads.values())).classes
+        return next(iter(self.heads.values())).classes or []
 
     def widths(self, task: Task) -> list[Width]:
         return [*self.net.widths] if task == "features" else sorted(self.heads)
 
     def run(self, width: Width, task: Task) -> Forward:
         if task == "features":
-            return run_torch(self.network(width))
+            network = self.network(width)
+            return run_torch(network if self.space == "own" else Classifier(network, self.map(width).probe).eval())
         head = self.heads.get(self.net.canonical(width))
         if head is None:
             raise UserError(f"{self.name} has no classifier for width {width}: it has for {_numbers(self.heads)}")
         return run_torch(Classifier(self.network(width), head.probe).eval())
+
+    def map(self, width: Width) -> Head:
+        """From the features of a width to the space that all widths share."""
+        known = shared_maps(self.run_folder, self.net) if self.run_folder else {}
+        found = known.get(self.net.canonical(width))
+        if found is None:
+            raise UserError(
+                f"{self.name} has no map from {width:g}x to the space that all widths share: "
+                "us3l embed RUN DATA --space shared fits it"
+            )
+        return found
 
     def network(self, width: Width) -> nn.Module:
         with self._lock:  # the first call for a width builds its module
@@ -99,7 +114,13 @@ class Files:
     """The widths of a bundle, each from its file, which is opened when first needed."""
 
     def __init__(
-        self, bundle: Bundle, backend: Backend | None, threads: int, int8: bool | None, head: str | None
+        self,
+        bundle: Bundle,
+        backend: Backend | None,
+        threads: int,
+        int8: bool | None,
+        head: str | None,
+        space: SpaceName = "own",
     ) -> None:
         self.bundle, self.threads, self.name = bundle, threads, str(bundle.folder)
         self.preprocessing = bundle.preprocessing
@@ -112,16 +133,20 @@ class Files:
                 f"{bundle.folder} holds no {self.backend} file{' in INT8' if int8 else ''}: export some in that format"
                 f"{' with int8' if int8 else ''}"
             )
-        heads = {entry.head for entry in kept} - {None}
+        heads = {entry.head for entry in kept} - {None, SHARED}
         if head is not None:
             heads &= {head, f"probe-{slug(head)}", f"finetuned-{slug(head)}"}
             if not heads:
                 raise UserError(f"{bundle.folder} holds no classifier {head!r}: see its manifest.json")
         self.heads = sorted(name for name in heads if name is not None)
         self.entries: dict[Task, dict[Width, Entry]] = {
-            "features": by_width([entry for entry in kept if entry.head is None]),
+            "features": by_width([entry for entry in kept if entry.head == (SHARED if space == "shared" else None)]),
             "classes": by_width([entry for entry in kept if [entry.head] == self.heads]),
         }
+        if space == "shared" and not self.entries["features"]:
+            raise UserError(f"{bundle.folder} holds no file of the shared space: export some with `space='shared'`")
+        if not any(self.entries.values()) and any(entry.head == SHARED for entry in kept):
+            raise UserError(f"{bundle.folder} holds files of the shared space only: say `space='shared'`")
         if not any(self.entries.values()):
             raise UserError(self.why_not("classes"))
         self._runs: dict[tuple[Width, Task], Forward] = {}

@@ -18,6 +18,7 @@ from us3l.deploy.backends import OPENERS, Backend, set_threads
 from us3l.deploy.images import AnyImages, OnError, batches, listed
 from us3l.deploy.networks import Files, Networks, Shared, Task
 from us3l.deploy.pick import Candidate, pick
+from us3l.deploy.space import SpaceName, space_of
 from us3l.deploy.timing import percentile, take_turns
 from us3l.errors import UserError
 from us3l.run.bundles import MANIFEST, read_bundle
@@ -72,6 +73,7 @@ class Runtime:
         threads: those that compute one request; PyTorch's number is that of the whole process.
         int8: chooses between the files of a bundle that has both.
         head: the classifier for `predict`, by the name of its data, if there are several.
+        space: "shared" for embeddings that can be compared across widths; see docs/embedding.md.
     """
 
     def __init__(
@@ -81,16 +83,18 @@ class Runtime:
         threads: int | None = None,
         int8: bool | None = None,
         head: str | None = None,
+        space: SpaceName = "own",
     ) -> None:
-        self.threads = set_threads(threads)
+        self.threads, self.space = set_threads(threads), space_of(space)
         self.networks: Networks
         folder = None if isinstance(model, Slimmable) else bundle_folder(Path(model), backend)
         if folder and backend == "torch":
             raise UserError(f"{model} is a bundle, whose files onnx and openvino run: for PyTorch give the run itself")
         if folder:
-            self.networks = Files(read_bundle(folder), None if backend == "auto" else backend, self.threads, int8, head)
+            chosen = None if backend == "auto" else backend
+            self.networks = Files(read_bundle(folder), chosen, self.threads, int8, head, space)
         elif backend in ("torch", "auto"):
-            self.networks = Shared(model if isinstance(model, Slimmable) else Path(model), head)
+            self.networks = Shared(model if isinstance(model, Slimmable) else Path(model), head, space)
         else:
             raise UserError(f"{backend} runs exported files: export some in the format {backend}, then Runtime(RUN)")
         self._latencies: dict[tuple[Task, int], dict[Width, float]] = {}

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from us3l.evaluation.comparing import Comparison
 from us3l.run.evaluations import METRICS, FewLabels, Score, WidthResult
+from us3l.run.retrievals import Retrievals
 from us3l.width import Width
 
 
@@ -156,3 +157,22 @@ def comparison(runs: Mapping[str, Sequence[WidthResult]], metric: str) -> dict[W
     found = {name: {result.width: getattr(result, metric) for result in results} for name, results in runs.items()}
     widths = sorted({width for values in found.values() for width in values}, reverse=True)
     return {width: {name: values.get(width) for name, values in found.items()} for width in widths}
+
+
+def retrieval_table(found: Retrievals, metric: str) -> Table:
+    """A row per query width, a column per gallery width.
+
+    Args:
+        found: What was measured.
+        metric: "recall" or "knn".
+    """
+    cells = {(_named(row["query"]), _named(row["gallery"])): row[metric] for row in found.rows}
+    widths = list(dict.fromkeys(gallery for _, gallery in cells))
+    table = Table("query", *widths, box=box.SIMPLE_HEAD, pad_edge=False)
+    for query in dict.fromkeys(query for query, _ in cells):
+        table.add_row(query, *(_tenths(cells[query, gallery]) for gallery in widths))
+    return table
+
+
+def _named(width: float | str) -> str:
+    return f"{width}x" if isinstance(width, str) else f"{width:g}x"

@@ -20,8 +20,10 @@ from us3l.run.evaluations import METRICS
 from us3l.width import Width, read_width
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
-VERSION = 2
-"""Entries of version 1 name neither their head nor their weights."""
+VERSION = 3
+"""Entries of version 1 name neither their head nor their weights; before version 3 none were of the shared space."""
+SHARED = "shared"
+"""The head of an encoder whose features are in the space that all widths share."""
 MANIFEST = "manifest.json"
 PATIENCE = 60.0  # seconds to wait for another process that adds to a bundle
 
@@ -192,7 +194,7 @@ def _entry(row: object) -> Entry:
         demand(isinstance(classes, list) and all(isinstance(name, str) for name in classes), "classes", classes)
         demand(len(classes) == row["features"], "the number of classes", len(classes))
     head, weights = row["head"], row["weights"]
-    demand((head is None) == (classes is None) and (head is None or _is_name(head)), "head", head)
+    demand((head in (None, SHARED)) == (classes is None) and (head is None or _is_name(head)), "head", head)
     demand(weights is None or _is_digest(weights), "weights", weights)
     return Entry(**row)
 

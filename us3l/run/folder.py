@@ -85,6 +85,10 @@ class Run:
         return self._inner("classifier.safetensors")
 
     @property
+    def space(self) -> Path:
+        return self._inner("space.safetensors")
+
+    @property
     def report(self) -> Path:
         return self.folder / "report.html"
 
@@ -100,6 +104,10 @@ class Run:
     @property
     def evaluation_folder(self) -> Path:
         return self._inner("eval")
+
+    @property
+    def retrieval_folder(self) -> Path:
+        return self._inner("retrieval")
 
     @property
     def profile_folder(self) -> Path:

@@ -16,7 +16,9 @@ from us3l.width import Width
 
 if TYPE_CHECKING:
     from us3l.data.sources import Data
+    from us3l.evaluation import Job
     from us3l.evaluation.comparing import Comparison
+    from us3l.run import Run
     from us3l.run.detections import DetectionRecord
     from us3l.run.evaluations import EvaluationRecord
     from us3l.slimmable import Slimmable
@@ -33,6 +35,7 @@ def evaluate(
     stream: bool = False,
     memory_gib: float = 4.0,
     weights: Product | None = None,
+    retrieval: bool = False,
     name: str | None = None,
     overwrite: bool = False,
     progress: Progress | Told | None = None,
@@ -52,6 +55,8 @@ def evaluate(
         weights: "teacher" for those of a run's momentum teacher, whose results are kept apart, in teacher/; "student"
             for the trained network's (default: those of the run's model). A model that the run did not keep is made of
             its last checkpoint.
+        retrieval: also measure how well queries of each width find images of their class in a gallery of each other
+            width, in the space that all share; see `us3l.embed`. It is written to retrieval/NAME.json.
         name: of the result, eval/NAME.json (default: the data's, followed by the protocol's unless that is fast).
         overwrite: replace an earlier result of that name, instead of adding widths to it.
         progress: "silent" (the default), "lines", "live", or an object of your own.
@@ -63,6 +68,7 @@ def evaluate(
     from us3l.data.preprocessing import Preprocessing
     from us3l.data.sources import open_images, tell_damaged
     from us3l.evaluation import EvaluationSettings, Job
+    from us3l.evaluation.tasks import check_labels
     from us3l.run.classifiers import read_classifier
     from us3l.slimmable import Slimmable
 
@@ -94,11 +100,32 @@ def evaluate(
             raise UserError("a network has no classifier of its own: the protocol 'classifier' is for runs")
         classifier = read_classifier(kept)
     job = Job(net, train, test, chosen, name_of(data), classifier)
+    if retrieval:
+        check_labels(train, test)
     if kept:
         job.check(kept, name, overwrite)
     evaluation = job.run(told)
     tell_damaged(told, name_of(data), evaluation.damaged)
-    return job.keep(kept, evaluation, name, overwrite) if kept else job.recorded(evaluation)
+    record = job.keep(kept, evaluation, name, overwrite) if kept else job.recorded(evaluation)
+    if retrieval:
+        search(kept, job, record.name, data, told)
+    return record
+
+
+def search(run: Run | None, job: Job, name: str, data: Data, progress: Progress) -> None:
+    """Measure retrieval across the widths of an evaluation, and keep what was found."""
+    from us3l.deploy.space import fit_missing
+    from us3l.evaluation.retrieval import images_to_search, retrieval_matrix
+    from us3l.run.retrievals import Retrievals, write_retrievals
+
+    if run is None:
+        raise UserError("a network in memory has no place for what is found: `retrieval` is for runs")
+    fitted = fit_missing(run, job.net, job.widths, None if run.data else data, progress)
+    maps = {width: fitted[job.net.canonical(width)].probe for width in job.widths}
+    with progress.counting("searching", images_to_search(job.train, job.test, job.widths)) as count:
+        rows = retrieval_matrix(job.net, job.train, job.test, maps, count.more)
+    found = Retrievals(job.data or name, [row.to_plain() for row in rows], len(job.train), len(job.test), run.weights)
+    write_retrievals(run, found, name)
 
 
 def detect(

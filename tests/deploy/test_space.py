@@ -1,0 +1,109 @@
+"""Embeddings of one width found among those of another."""
+
+import numpy as np
+import pytest
+import torch
+
+import us3l
+from us3l.cli.main import main
+from us3l.data.sources import load
+from us3l.deploy.runtime import Runtime
+from us3l.errors import UserError
+from us3l.run import Run
+from us3l.run.bundles import read_bundle
+from us3l.run.retrievals import read_retrievals
+from us3l.run.spaces import read_space
+
+
+@pytest.fixture(scope="module")
+def run(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    small.save(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images():
+    return load("digits", "all", 16, limit=60).images
+
+
+def test_without_a_map_it_is_said_how_to_get_one(run, small, images, tmp_path):
+    small.save(tmp_path / "model")
+    with pytest.raises(UserError, match="--space shared fits it"):
+        Runtime(tmp_path, space="shared").embed(images[:2].numpy(), width=0.25)
+    with pytest.raises(UserError, match="name them by `space_data`"):
+        us3l.embed(tmp_path, images, width=0.25, space="shared")
+    with pytest.raises(UserError, match="must be 'own' or 'shared'"):
+        Runtime(run, space="sherad")
+
+
+def test_all_widths_have_one_space(run, images, tmp_path):
+    found = {}
+    for width in (1.0, 0.25):
+        embedded = us3l.embed(
+            run, images, width=width, space="shared", space_data=images, out=tmp_path / f"{width}.npz"
+        )
+        found[width] = embedded.embeddings.values
+        assert embedded.embeddings.about["space"] == "shared"
+        direct = Runtime(run, space="shared").embed(images.numpy(), width=width)
+        np.testing.assert_array_equal(direct, found[width])
+    assert {values.shape for values in found.values()} == {(60, 64)}
+    own = us3l.embed(run, images, width=1.0).embeddings.values
+    mean = read_space(Run(run)).linear[1.0][1].numpy()
+    np.testing.assert_allclose(found[1.0], own + mean, rtol=1e-4, atol=1e-4)
+    unit = {width: values / np.linalg.norm(values, axis=1, keepdims=True) for width, values in found.items()}
+    similar = unit[0.25] @ unit[1.0].T
+    assert similar.diagonal().mean() > similar.mean() + 0.3  # an image is like itself
+    assert set(read_space(Run(run)).linear) == {1.0, 0.25}
+
+
+def test_exported_files_are_proved_and_give_the_same(run, images, tmp_path):
+    pytest.importorskip("onnxruntime")
+    us3l.embed(run, images, width=0.25, space="shared", space_data=images)
+    exported = us3l.export(run, 0.25, "onnx", out=tmp_path / "bundle", space="shared", data="digits")
+    assert [path.name for path in exported.files] == ["resnet18-0.25x-shared.onnx"]
+    (entry,) = read_bundle(tmp_path / "bundle").entries
+    assert (entry.head, entry.classes, entry.features) == ("shared", None, 64)
+    with pytest.raises(UserError, match="of the shared space only"):
+        Runtime(tmp_path / "bundle")
+    runtime = Runtime(tmp_path / "bundle", space="shared")
+    expected = Runtime(run, space="shared").embed(images.numpy(), width=0.25)
+    np.testing.assert_allclose(runtime.embed(images.numpy(), width=0.25), expected, rtol=1e-3, atol=1e-4)
+    with pytest.raises(UserError, match="do not go together"):
+        us3l.export(run, 0.25, "onnx", out=tmp_path / "other", space="shared", head="probe", data="digits")
+
+
+def test_a_bundle_without_it_says_so(bundle):
+    with pytest.raises(UserError, match="no file of the shared space"):
+        Runtime(bundle, space="shared")
+
+
+def test_maps_of_other_weights_are_refused(run, images, tmp_path):
+    us3l.embed(run, images, width=0.25, space="shared", space_data=images)
+    changed = us3l.load(run / "model")
+    with torch.no_grad():
+        next(changed.full.parameters()).mul_(1.01)
+    us3l.calibrate(changed, torch.randn(32, 3, 16, 16))
+    changed.save(tmp_path / "model")
+    (tmp_path / "space.safetensors").write_bytes((run / "space.safetensors").read_bytes())
+    with pytest.raises(UserError, match="belongs to another model"):
+        us3l.embed(tmp_path, images, width=0.25, space="shared", space_data=images)
+
+
+def test_evaluation_has_a_matrix_of_widths(run, capsys):
+    arguments = "--data digits --train-images 100 --test-images 40 --widths 1 0.25 --no-floor --no-quality --retrieval"
+    assert main(["evaluate", str(run), *arguments.split()]) == 0
+    found = read_retrievals(Run(run), "digits")
+    assert [(row["query"], row["gallery"]) for row in found.rows] == [
+        (1.0, 1.0),
+        (1.0, 0.25),
+        (0.25, 1.0),
+        (0.25, 0.25),
+    ]
+    assert all(0 <= row[metric] <= 100 for row in found.rows for metric in ("recall", "knn"))
+    assert found.rows[0]["recall"] > 20  # of the full network, though untrained; chance is 10
+    assert "queries in rows" in capsys.readouterr().out
+    with pytest.raises(UserError, match="in memory has no place"):
+        us3l.evaluate(
+            Run(run).network, "digits", widths=1, floor=False, quality=False, retrieval=True, train_images=100
+        )
