@@ -91,7 +91,7 @@ def test_a_damaged_entry_is_named(written, change, said):
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 3},
+        {"format": 4},
         {"others": []},
         {"others": {"example.py": "12"}},
         {"name": None},
