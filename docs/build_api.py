@@ -35,6 +35,7 @@ MODULES = {
         "Picked",
         "Exported",
         "Embedded",
+        "Finding",
         "Predictions",
         "Adaptive",
         "Controller",

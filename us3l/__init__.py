@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from us3l.verbs import embed as embed
     from us3l.verbs import evaluate as evaluate
     from us3l.verbs import export as export
+    from us3l.verbs import find as find
     from us3l.verbs import pick as pick
     from us3l.verbs import pretrain as pretrain
     from us3l.verbs import profile as profile
@@ -52,6 +53,7 @@ _HOMES = {
         "embed",
         "evaluate",
         "export",
+        "find",
         "pick",
         "pretrain",
         "profile",

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from us3l.deploy.embedding import embed_images as embed_images
     from us3l.deploy.exporting import Exported as Exported
     from us3l.deploy.exporting import export_run as export_run
+    from us3l.deploy.finding import Finding as Finding
+    from us3l.deploy.finding import find_images as find_images
     from us3l.deploy.images import image_files as image_files
     from us3l.deploy.picking import Picked as Picked
     from us3l.deploy.picking import pick_width as pick_width
@@ -32,6 +34,8 @@ _HOMES = {
     "Exported": "exporting",
     "embed_images": "embedding",
     "Embedded": "embedding",
+    "find_images": "finding",
+    "Finding": "finding",
     "Runtime": "runtime",
     "Predictions": "runtime",
     "Adaptive": "adaptive",

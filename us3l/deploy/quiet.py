@@ -18,7 +18,7 @@ from typing import Any
 
 from us3l.errors import UserError
 
-EXTRAS = {"executorch": "executorch"} | dict.fromkeys(
+EXTRAS = {"executorch": "executorch", "faiss": "search"} | dict.fromkeys(
     ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"), "serve"
 )
 """The extra of us3l that brings a package, where it is not "deploy"."""

@@ -1,6 +1,7 @@
 """Results as a table for the terminal."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -176,3 +177,23 @@ def retrieval_table(found: Retrievals, metric: str) -> Table:
 
 def _named(width: float | str) -> str:
     return f"{width}x" if isinstance(width, str) else f"{width:g}x"
+
+
+def found_table(rows: Sequence[Mapping[str, Any]], most: int) -> Table:
+    """What was found, a line per image; of the first queries only.
+
+    Args:
+        rows: With `query`, `file`, `similarity` and perhaps `label`.
+        most: Queries to show.
+    """
+    labelled = any("label" in row for row in rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("query", "similarity", "image", *(["label"] if labelled else [])):
+        table.add_column(header, justify="right" if header == "similarity" else "left", overflow="fold")
+    shown = set(list(dict.fromkeys(row["query"] for row in rows))[:most])
+    for row in rows:
+        if row["query"] in shown:
+            query = row["query"] if row["rank"] == 1 else ""
+            label = [row.get("label") or ""] if labelled else []
+            table.add_row(query, f"{row['similarity']:.3f}", row["file"], *label)
+    return table

@@ -10,7 +10,7 @@ from us3l.verbs.deploying import export, pick, profile
 from us3l.verbs.measuring import compare, detect, evaluate
 from us3l.verbs.pretraining import pretrain
 from us3l.verbs.summaries import report, reproduce
-from us3l.verbs.using import embed
+from us3l.verbs.using import embed, find
 
 __all__ = [
     "compare",
@@ -19,6 +19,7 @@ __all__ = [
     "embed",
     "evaluate",
     "export",
+    "find",
     "pick",
     "pretrain",
     "profile",

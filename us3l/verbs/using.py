@@ -1,19 +1,21 @@
-"""`us3l.embed`: what one does with a network on the day after training."""
+"""`us3l.embed` and `us3l.find`: what one does with a network on the day after training."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from us3l.errors import UserError
 from us3l.progress import Progress, Told, progress_of
 from us3l.run.folder import Product
-from us3l.verbs.arguments import AnyRun, borrowed, check_names
+from us3l.verbs.arguments import AnyRun, borrowed, check_names, run_of
 from us3l.verbs.pretraining import with_weights
 from us3l.width import AnyWidth, given
 
 if TYPE_CHECKING:
     from us3l.data.sources import Data
     from us3l.deploy.embedding import Embedded
+    from us3l.deploy.finding import Finding
     from us3l.slimmable import Slimmable
 
 
@@ -54,3 +56,54 @@ def embed(
         return embed_images(
             model, data, chosen, latency_ms, None if out is None else Path(out), progress=told, **settings
         )
+
+
+def find(
+    index: str | Path,
+    query: Data | None = None,
+    *,
+    run: AnyRun | None = None,
+    page: str | Path | None = None,
+    overwrite: bool = False,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> Finding:
+    """The images of an embedded collection that are most like others, or near-duplicates in it.
+
+    Args:
+        index: a file that `embed` wrote.
+        query: images, or another such file (default: none, near-duplicates are found).
+        run: the run, or the path of its folder or of a bundle, that the file was made with, to embed images with.
+        page: also write a page with pictures to this file.
+        overwrite: replace an earlier page.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l find`, such as `count=5`, `at_least=0.99` or `width=0.25`.
+
+    Returns:
+        What was found: `rows` has a dictionary per image.
+    """
+    from us3l.deploy.finding import find_images
+    from us3l.files import write_text
+    from us3l.reporting.found import found_rows
+    from us3l.reporting.found import page as page_of
+
+    check_names(find_images, settings)
+    if page is not None:
+        check_page(Path(page), overwrite)
+    found = find_images(
+        Path(index), query, None if run is None else run_of(run), progress=progress_of(progress), **settings
+    )
+    if page is not None:
+        rows = found_rows(found.queries, found.query_source, found.gallery.files, found.source, found.matches)
+        title = "Near-duplicates" if query is None else "Nearest images"
+        intro = f"{len(found.gallery):,} images of {index}; the numbers are cosines of embeddings."
+        write_text(Path(page), page_of(title, intro, rows))
+    return found
+
+
+def check_page(page: Path, overwrite: bool) -> None:
+    """That a page can be written, before the work."""
+    if page.exists() and not overwrite:
+        raise UserError(f"{page} already exists: choose another `page`, or replace it with `overwrite`")
+    if not page.parent.is_dir():
+        raise UserError(f"{page.parent} is not a folder: the page has no place there")
