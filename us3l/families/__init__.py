@@ -20,10 +20,15 @@ _HOMES = {
     "resnet18": ("resnet", "ResNetFamily"),
     "resnet50": ("resnet", "ResNetFamily"),
     "mobilenet_v2": ("mobilenet", "MobileNetFamily"),
+    "efficientnet_b0": ("efficientnet", "EfficientNetFamily"),
+    "convnext_atto": ("convnext", "ConvNeXtFamily"),
+    "convnext_tiny": ("convnext", "ConvNeXtFamily"),
     "vit_tiny": ("vit", "ViTFamily"),
     "vit_small": ("vit", "ViTFamily"),
 }
 BACKBONES = tuple(_HOMES)
+FROM_TIMM = ("efficientnet_b0", "convnext_atto", "convnext_tiny")
+"""Those that are made of timm's blocks, which not everybody has installed."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,13 @@ def create(
     """A new slimmable network by name, at random weights.
 
     Args:
-        name: "resnet18", "resnet50", "mobilenet_v2", "vit_tiny" or "vit_small".
+        name: "resnet18", "resnet50", "mobilenet_v2", "vit_tiny" or "vit_small"; with timm installed also
+            "efficientnet_b0", "convnext_atto" or "convnext_tiny".
         min_width: The narrowest width.
         switchable: If given, the only widths, each with batch norms of its own: see `Slimmable`.
         individual: Make the network of this width alone, for comparison; it is then called width 1.
         **options: All take `num_classes` (0: features, else logits) and `base`, with which all channel counts grow
-            (64: the paper's). ResNets and MobileNetV2 take `stem` ("imagenet" or "cifar"); ViTs take `image_size`,
+            (64: the paper's). Convolutional ones take `stem` ("imagenet" or "cifar"); ViTs take `image_size`,
             `patch`, `heads`, `depth`, `pool` ("cls" or "mean"), `positions` ("sincos" or "learned") and
             `frozen_patches`.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from us3l.errors import UserError
 from us3l.width import Subnet
 
 if TYPE_CHECKING:
@@ -79,6 +81,15 @@ class Family:
     def describe(self) -> dict[str, Any]:
         """What `model.json` says about it: a family of the user's own is only named, and must be given again."""
         return {"backbone": None, "options": {}, "family": type(self).__qualname__}
+
+
+@contextmanager
+def needs_timm(name: str) -> Iterator[None]:
+    """For imports of timm, which not everybody has."""
+    try:
+        yield
+    except ImportError:
+        raise UserError(f"{name} is made of timm's blocks, which are not installed: pip install 'us3l[timm]'") from None
 
 
 class Backbone(Family):

@@ -74,6 +74,8 @@ class MobileNetFamily(Backbone):
         stem = next((shapes[name] for name in ("features.0.0.weight", "conv_stem.weight") if name in shapes), None)
         if stem is None or shapes.keys().isdisjoint(("features.18.0.weight", "conv_head.weight")):
             return None
+        if any(".se." in name for name in shapes):  # timm's EfficientNets begin and end with the same names
+            return None
         return {"backbone": "mobilenet_v2", "base": 2 * stem[0]}
 
     def translate(self, name: str) -> str:

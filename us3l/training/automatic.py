@@ -32,6 +32,7 @@ MANY_CORES = 8
 """From here on a CPU trains twice the channels."""
 BYTES = {
     "resnet18": (450, 4_700), "resnet50": (1_800, 26_000), "mobilenet_v2": (1_650, 19_500),
+    "efficientnet_b0": (2_000, 24_500), "convnext_atto": (710, 11_200), "convnext_tiny": (2_460, 39_100),
     "vit_tiny": (720, 10_200), "vit_small": (1_430, 20_400),
 }  # fmt: skip
 """What a network with 64 channels keeps for the backward pass, per pixel of an image, with the stem "imagenet" and

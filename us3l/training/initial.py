@@ -211,7 +211,7 @@ def from_timm(given: str, name: str) -> Pretrained:
     try:
         import timm
     except ImportError:
-        raise UserError(f"{given} needs timm, which is not installed: pip install timm") from None
+        raise UserError(f"{given} needs timm, which is not installed: pip install 'us3l[timm]'") from None
     if not timm.is_model(name.partition(".")[0]):
         raise UserError(f"timm has no network {name!r}: {did_you_mean(name, timm.list_models())}")
     if not timm.is_model_pretrained(name):

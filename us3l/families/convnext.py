@@ -1,0 +1,107 @@
+"""ConvNeXts as functions of a width, of timm's own blocks and with its names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from us3l.families.family import Backbone, needs_timm
+from us3l.families.resnet import Stem, check_options
+from us3l.width import round_channels
+
+
+class Kind(NamedTuple):
+    blocks: tuple[int, ...]
+    channels: int
+    """Of the first stage; each later one has twice as many."""
+    convolutions: bool
+    """Whether the layers of its MLPs are convolutions of one pixel; else they are linear."""
+
+
+KINDS = {
+    "convnext_atto": Kind((2, 2, 6, 2), 40, True),
+    "convnext_tiny": Kind((3, 3, 9, 3), 96, False),
+}
+
+
+@dataclass(frozen=True)
+class ConvNeXtFamily(Backbone):
+    """`family(width)` builds the plain network of that width (a number, or one for each of the four stages).
+
+    The stem follows the first stage. For CIFAR its patches are single pixels instead of 4 x 4. Of each stage, all
+    blocks but the first may be left out.
+    """
+
+    name: str = "convnext_atto"
+    stem: Stem = "imagenet"
+    base: int = 64
+    """All channels are in proportion to it; 64 are timm's."""
+    num_classes: int = 0
+
+    def __post_init__(self) -> None:
+        check_options(self.stem, self.base)
+
+    stages = 4
+    classifier = "head.fc"
+
+    @property
+    def usual_size(self) -> int:  # type: ignore[override]
+        return 32 if self.stem == "cifar" else 224
+
+    @property
+    def blocks(self) -> tuple[int, ...]:  # type: ignore[override]
+        return KINDS[self.name].blocks
+
+    def signature(self, width: Any) -> tuple[int, ...]:
+        """Channels of each stage; its blocks if some stage lacks any."""
+        widths, blocks = self.stagewise(width)
+        return self.channel_counts(widths) + (() if blocks == self.blocks else blocks)
+
+    def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
+        first = KINDS[self.name].channels * self.base / 64
+        return tuple(round_channels(w * first * 2**stage) for stage, w in enumerate(widths))
+
+    def __call__(self, width: Any) -> nn.Module:
+        with needs_timm(self.name):
+            from timm.models.convnext import ConvNeXt
+
+        widths, blocks = self.stagewise(width)
+        patch = 1 if self.stem == "cifar" else 4
+        sizes: dict[str, Any] = {"depths": blocks, "dims": self.channel_counts(widths), "patch_size": patch}
+        return ConvNeXt(num_classes=self.num_classes, conv_mlp=KINDS[self.name].convolutions, **sizes)
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
+        if "stem.0.weight" not in shapes or "stages.0.blocks.0.gamma" not in shapes:
+            return None
+        channels, _, patch, _ = shapes["stem.0.weight"]
+        for name, kind in KINDS.items():
+            last = [f"stages.{stage}.blocks.{count - 1}.gamma" for stage, count in enumerate(kind.blocks)]
+            more = [f"stages.{stage}.blocks.{count}.gamma" for stage, count in enumerate(kind.blocks)]
+            if all(each in shapes for each in last) and not any(each in shapes for each in more):
+                return {
+                    "backbone": name,
+                    "stem": "cifar" if patch == 1 else "imagenet",
+                    "base": round(64 * channels / kind.channels),
+                }
+        return None
+
+    def channels(self, name: str) -> tuple[str | None, ...]:
+        """A stream for each stage, and the hidden channels of each block."""
+        part, *inner = name.split(".")
+        if part == "stem":
+            return ("stage0",)  # of the image's channels none are sorted
+        if part == "head":
+            return (None, "stage3") if inner[0] == "fc" else ("stage3",)
+        stage, kind, *rest = inner
+        stream = f"stage{stage}"
+        if kind == "downsample":
+            before = f"stage{int(stage) - 1}"
+            return (before,) if rest[0] == "0" else (stream, before)
+        if rest[1] != "mlp":
+            return (stream,)
+        hidden = f"{stream}.{rest[0]}"
+        return (hidden, stream) if rest[2] == "fc1" else (stream, hidden)
