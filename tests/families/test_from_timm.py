@@ -33,9 +33,7 @@ def test_a_carved_convnext_loads_into_timms():
     torch.manual_seed(0)
     net = us3l.create("convnext_atto", num_classes=3, base=16)
     carved = net.carve(0.5)
-    theirs = ConvNeXt(
-        num_classes=3, depths=net.family.blocks, dims=net.family.channel_counts((0.5,) * 4), conv_mlp=True
-    ).eval()
+    theirs = ConvNeXt(num_classes=3, depths=net.family.blocks, dims=net.signature(0.5), conv_mlp=True).eval()
     theirs.load_state_dict(carved.state_dict())
     images = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(theirs(images), net.at(0.5)(images))
@@ -45,7 +43,7 @@ def test_a_carved_convnext_loads_into_timms():
 def test_efficientnets_shortcuts_are_at_fixed_places():
     """Where channel counts happen to agree, as those of the first convolution and the first stage do here, too."""
     net = us3l.create("efficientnet_b0", stem="cifar", base=16)
-    assert net.family.channel_counts((0.25,) * 7)[:2] == (8, 8)
+    assert net.signature(0.25)[:2] == (8, 8)
     network = net.skeleton(0.25)
     assert [[block.has_skip for block in stage] for stage in network.blocks] == [
         [number > 0 for number in range(count)] for count in net.family.blocks
