@@ -22,6 +22,9 @@ def test_other_sizes_and_widths(capsys):
         "resnet18",
         "resnet50",
         "mobilenet_v2",
+        "efficientnet_b0",
+        "convnext_atto",
+        "convnext_tiny",
         "vit_tiny",
         "vit_small",
     ]

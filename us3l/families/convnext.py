@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from us3l.errors import UserError
 from us3l.families.family import Backbone, needs_timm
 from us3l.families.resnet import Stem, check_options
 from us3l.width import round_channels
@@ -25,6 +26,10 @@ KINDS = {
     "convnext_atto": Kind((2, 2, 6, 2), 40, True),
     "convnext_tiny": Kind((3, 3, 9, 3), 96, False),
 }
+
+
+PATCHES = {"imagenet": 4, "cifar": 1}
+"""Sides in pixels; three later stages halve the maps."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,12 @@ class ConvNeXtFamily(Backbone):
 
     stages = 4
     classifier = "head.fc"
+
+    @classmethod
+    def fit(cls, stem: str, size: int, frozen_patches: bool) -> dict[str, Any]:
+        if size < (smallest := 8 * PATCHES[stem]):
+            raise UserError(f"a ConvNeXt with the stem {stem!r} takes images of at least {smallest} pixels, not {size}")
+        return super().fit(stem, size, frozen_patches)
 
     @property
     def usual_size(self) -> int:  # type: ignore[override]
@@ -69,8 +80,8 @@ class ConvNeXtFamily(Backbone):
             from timm.models.convnext import ConvNeXt
 
         widths, blocks = self.stagewise(width)
-        patch = 1 if self.stem == "cifar" else 4
-        sizes: dict[str, Any] = {"depths": blocks, "dims": self.channel_counts(widths), "patch_size": patch}
+        sizes: dict[str, Any] = {"depths": blocks, "dims": self.channel_counts(widths)}
+        sizes["patch_size"] = PATCHES[self.stem]
         return ConvNeXt(num_classes=self.num_classes, conv_mlp=KINDS[self.name].convolutions, **sizes)
 
     @classmethod
