@@ -36,6 +36,7 @@ MODULES = {
         "Exported",
         "Embedded",
         "Finding",
+        "Predicted",
         "Predictions",
         "Adaptive",
         "Controller",

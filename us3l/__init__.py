@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from us3l.verbs import export as export
     from us3l.verbs import find as find
     from us3l.verbs import pick as pick
+    from us3l.verbs import predict as predict
     from us3l.verbs import pretrain as pretrain
     from us3l.verbs import profile as profile
     from us3l.verbs import report as report
@@ -55,6 +56,7 @@ _HOMES = {
         "export",
         "find",
         "pick",
+        "predict",
         "pretrain",
         "profile",
         "report",

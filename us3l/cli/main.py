@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "plain networks as files: torch, safetensors, ONNX, OpenVINO; INT8",
     "embed": "every image of a folder as a vector, in one file",
     "serve": "answer over HTTP, at the width that keeps the latency",
+    "predict": "the class of every image of a folder, or none where it is not sure",
     "find": "nearest images in an embedded collection, and near-duplicates",
     "download": "download a known data set",
     "doctor": "check and measure this machine, and recommend settings",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from us3l.deploy.images import image_files as image_files
     from us3l.deploy.picking import Picked as Picked
     from us3l.deploy.picking import pick_width as pick_width
+    from us3l.deploy.predicting import Predicted as Predicted
+    from us3l.deploy.predicting import predict_images as predict_images
     from us3l.deploy.profiling import Profiled as Profiled
     from us3l.deploy.profiling import profile_run as profile_run
     from us3l.deploy.runtime import Predictions as Predictions
@@ -34,6 +36,8 @@ _HOMES = {
     "Exported": "exporting",
     "embed_images": "embedding",
     "Embedded": "embedding",
+    "predict_images": "predicting",
+    "Predicted": "predicting",
     "find_images": "finding",
     "Finding": "finding",
     "Runtime": "runtime",

@@ -21,7 +21,7 @@ from us3l.data.stream import ImageFiles
 from us3l.data.workers import default_workers, read_ahead
 from us3l.deploy.backends import Backend, Forward
 from us3l.deploy.evidence import calibrate_rest
-from us3l.deploy.networks import Files, Shared
+from us3l.deploy.networks import Files, Shared, Task
 from us3l.deploy.picking import pick_width
 from us3l.deploy.runtime import BATCH, Runtime
 from us3l.deploy.space import SpaceName, fit_missing
@@ -128,9 +128,9 @@ def embed_images(
         return Embedded(chosen, len(files), [], out, 0.0, 0)
     started = time.monotonic()
     with on_device(runtime, device), stop_requests(progress.say) as asked_to_stop:
-        job = EmbeddingJob(
-            files, runtime.networks.run(chosen, "features"), runtime.networks.preprocessing, asked_to_stop
-        )
+        afterwards = "" if out is None else ": the same call goes on with its file"
+        forward = runtime.networks.run(chosen, "features")
+        job = EmbeddingJob(files, forward, runtime.networks.preprocessing, asked_to_stop, afterwards)
         if out is None:
             with progress.counting("embedding", len(files)) as count:
                 made = list(job.parts(0, count))
@@ -170,6 +170,8 @@ class EmbeddingJob:
     forward: Forward
     preprocessing: Preprocessing
     asked_to_stop: Callable[[], bool]
+    afterwards: str = ""
+    """What to say when it was asked to stop."""
 
     def parts(self, first: int, count: Count) -> Iterator[Portion]:
         """The images from the first on, some batches at a time; no more are held."""
@@ -192,7 +194,7 @@ class EmbeddingJob:
             done = min(first + (number + 1) * BATCH, total)
             count.more(done - first - number * BATCH)
             if self.asked_to_stop() and done < total:
-                raise Interrupted(f"stopped after {done:,} of {total:,} images: the same call goes on with its file")
+                raise Interrupted(f"stopped after {done:,} of {total:,} images{self.afterwards}")
 
     def _embedded(self, read: Read) -> Portion:
         indices = self.files.chosen[read.indices]
@@ -213,15 +215,20 @@ class EmbeddingJob:
 
 
 def choose_width(
-    runtime: Runtime, model: Path, width: Width | None, latency_ms: float | None, progress: Progress
+    runtime: Runtime,
+    model: Path,
+    width: Width | None,
+    latency_ms: float | None,
+    progress: Progress,
+    task: Task = "features",
 ) -> Width:
-    """The width that was asked for, or the best within a time, or the widest."""
+    """The width that was asked for, or the best within a time, or the widest that there is for a task."""
     if width is not None and latency_ms is not None:
         raise UserError("give `width` or `latency_ms`, not both")
-    if "features" not in runtime.gives:
-        raise UserError(runtime.networks.why_not("features"))
+    if task not in runtime.gives:
+        raise UserError(runtime.networks.why_not(task))
     if latency_ms is not None and isinstance(runtime.networks, Files):
-        width = runtime.width_within(latency_ms, task="features")
+        width = runtime.width_within(latency_ms, task=task)
         progress.say(f"{width:g}x: the widest within {latency_ms:g} ms per image, as timed now")
     elif latency_ms is not None:
         picked = pick_width(Run(model), latency_ms=latency_ms)
@@ -230,7 +237,7 @@ def choose_width(
         progress.say(picked.title)
         width = picked.width
     elif width is None:
-        width = runtime.widths[-1]
+        width = runtime.networks.widths(task)[-1]
     if isinstance(runtime.networks, Shared):
         width = runtime.networks.net.check(width)
         calibrate_rest(Run(model), runtime.networks.net, [width], None, progress)

@@ -67,10 +67,18 @@ def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[Width,
     probes = read_probes(run, name)
     return {
         net.canonical(width): Head(
-            Probe(weight, bias), probes.classes or [str(number) for number in range(len(bias))], name
+            calibrated(weight, bias, probes.temperatures.get(width)),
+            probes.classes or [str(number) for number in range(len(bias))],
+            name,
         )
         for width, (weight, bias) in probes.linear.items()
     }
+
+
+def calibrated(weight: Tensor, bias: Tensor, temperature: float | None) -> Probe:
+    """A classifier whose softmax gives probabilities that were calibrated on held-out labels, if they were."""
+    warmth = 1.0 if temperature is None else temperature
+    return Probe(weight / warmth, bias / warmth, temperature=temperature)
 
 
 def classifier_heads(run: Run, net: Slimmable, widths: Sequence[Width]) -> dict[Width, Head]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from us3l.data.images import Images
 from us3l.data.sources import ImageFiles
 from us3l.errors import UserError
 from us3l.evaluation.features import Features, embed_all
-from us3l.evaluation.linear import Probe, choose_l2, linear_probe
+from us3l.evaluation.linear import Probe, choose_penalty, linear_probe
 from us3l.evaluation.neighbours import knn
 from us3l.evaluation.results import mean_score, score
 from us3l.evaluation.tasks import Evaluation, EvaluationTask, calibrate_missing, prepare
@@ -105,7 +106,8 @@ def judge(known: Features, asked: Features, classes: int) -> tuple[dict[str, Sco
 
 def best_probe(values: Tensor, labels: Tensor, classes: int) -> Probe:
     """The linear probe with the penalty that suits held-out training images best."""
-    return linear_probe(values, labels, classes, l2=choose_l2(values, labels, classes))
+    l2, temperature = choose_penalty(values, labels, classes)
+    return replace(linear_probe(values, labels, classes, l2=l2), temperature=temperature)
 
 
 def few_labels(width: Width, share: float, known: Features, asked: Features, classes: int, seeds: int) -> FewLabels:

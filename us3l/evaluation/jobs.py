@@ -130,7 +130,8 @@ class Job:
         record = settle(run, self.recorded(evaluation), name, overwrite)
         if evaluation.probes:
             linear = {width: (probe.weight, probe.bias) for width, probe in evaluation.probes.items()}
-            keep_probes(run, record, linear, overwrite)
+            temperatures = {width: probe.temperature for width, probe in evaluation.probes.items() if probe.temperature}
+            keep_probes(run, record, linear, overwrite, temperatures)
         for width, network in evaluation.networks.items():
             write_finetuned(run, record, width, network.state_dict())
         write_evaluation(run, record)

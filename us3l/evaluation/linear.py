@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from us3l.errors import UserError
 from us3l.evaluation.checks import check_features, check_labelled
+from us3l.evaluation.confidence import fit_temperature
 from us3l.evaluation.results import percent_correct
 
 GRADIENT_TOLERANCE = 1e-5
@@ -26,6 +27,8 @@ class Probe:
     bias: Tensor  # C
     iterations: int | None = None
     gradient: float | None = None  # largest entry at the solution
+    temperature: float | None = None
+    """What to divide the scores by, so that their softmax is a probability; None where it is not known."""
 
     def scores(self, features: Tensor) -> Tensor:
         """Logits of the classes.
@@ -78,19 +81,28 @@ def choose_l2(train_features: Tensor, train_labels: Tensor, num_classes: int | N
 
     Of equally good ones the largest is taken. Where no class has an image to spare, it is the default, 10.
     """
+    return choose_penalty(train_features, train_labels, num_classes, seed)[0]
+
+
+def choose_penalty(
+    train_features: Tensor, train_labels: Tensor, num_classes: int | None = None, seed: int = 0
+) -> tuple[float, float | None]:
+    """What `choose_l2` gives, and the temperature of its best probe on the images held out; None if there are none."""
     num_classes = check_labelled(train_features, train_labels, num_classes)
     held_out = _fifth_of_each_class(train_labels, seed)
     if not held_out.any():
-        return DEFAULT_L2
+        return DEFAULT_L2, None
     problem = _Problem.of(train_features[~held_out], train_labels[~held_out], num_classes)
-    best, best_correct, start = DEFAULT_L2, -1.0, None
+    best, best_correct, temperature, start = DEFAULT_L2, -1.0, 1.0, None
     for l2 in L2:  # from strong to weak: each solution is a good start for the next
         weight, bias, *_ = found = problem.minimise(l2, start, CHOOSING_TOLERANCE)
         start = (weight, bias)
-        correct = percent_correct(problem.probe(*found).scores(train_features[held_out]), train_labels[held_out])
+        scores = problem.probe(*found).scores(train_features[held_out])
+        correct = percent_correct(scores, train_labels[held_out])
         if correct > best_correct:
             best, best_correct = l2, correct
-    return best
+            temperature = fit_temperature(scores, train_labels[held_out])
+    return best, temperature
 
 
 def linear_accuracy(

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -19,6 +20,7 @@ from us3l.streams import printable
 
 SIDE = 112
 MOST = 200  # rows on a page
+ACROSS = 8
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem }
 body { color: #1a1a1a; background: #fff }
@@ -122,3 +124,17 @@ def found_rows(
         [Card(query, (), query_source), *(Card(files[place], (f"{cosine:.3f}",), source) for place, cosine in found)]
         for query, found in zip(queries, matches, strict=True)
     ]
+
+
+def predicted_rows(rows: Sequence[Mapping[str, Any]], source: str | None) -> list[list[Card]]:
+    """Pictures with their classes, the least sure first, some to a row."""
+    cards = [
+        Card(row["file"], (row["class"] or "not sure", f"{row['probability']:.3f}", *_told(row)), source)
+        for row in sorted(rows, key=lambda row: row["probability"])
+    ]
+    return [cards[start : start + ACROSS] for start in range(0, len(cards), ACROSS)]
+
+
+def _told(row: Mapping[str, Any]) -> list[str]:
+    label = row.get("label")
+    return [f"is {label}"] if label and row["class"] and label != row["class"] else []

@@ -7,6 +7,7 @@ from rich import box
 from rich.table import Table
 
 from us3l.evaluation.comparing import Comparison
+from us3l.evaluation.confidence import Confidence
 from us3l.run.evaluations import METRICS, FewLabels, Score, WidthResult
 from us3l.run.retrievals import Retrievals
 from us3l.width import Width
@@ -196,4 +197,15 @@ def found_table(rows: Sequence[Mapping[str, Any]], most: int) -> Table:
             query = row["query"] if row["rank"] == 1 else ""
             label = [row.get("label") or ""] if labelled else []
             table.add_row(query, f"{row['similarity']:.3f}", row["file"], *label)
+    return table
+
+
+def coverage_table(found: Mapping[Width, Confidence]) -> Table:
+    """Accuracy against coverage: a row per width, a column per share of the images."""
+    coverages = list(next(iter(found.values())).accuracy)
+    headers = (f"{100 * share:g} %" for share in coverages)
+    table = Table("width", *headers, "error", box=box.SIMPLE_HEAD, pad_edge=False)
+    for width, one in found.items():
+        cells = (f"{one.accuracy[share]:.1f} (p {one.threshold[share]:.2f})" for share in coverages)
+        table.add_row(f"{width:g}x", *cells, f"{one.calibration_error:.1f}")
     return table

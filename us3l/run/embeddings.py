@@ -205,7 +205,7 @@ def _table(part: Portion, notes: Mapping[str, Any]) -> Any:
     count, dimensions = part.values.shape
     values = pa.array(np.ascontiguousarray(part.values, np.float32).reshape(-1))
     ends = pa.array(np.arange(count + 1, dtype=np.int32) * dimensions)
-    columns = [pa.array(map(_text, part.files), pa.string()), pa.ListArray.from_arrays(ends, values)]
+    columns = [pa.array(map(plain_text, part.files), pa.string()), pa.ListArray.from_arrays(ends, values)]
     if part.labels is not None:
         columns.append(pa.array(part.labels, pa.string()))
     return pa.Table.from_arrays(columns, schema=_schema(part.labels is not None, notes))
@@ -257,7 +257,7 @@ def _write_csv(path: Path, parts: Callable[[], Iterator[Portion]], about: Mappin
         for part in parts():
             labels = [[label or ""] for label in part.labels] if part.labels is not None else [[]] * len(part.files)
             for name, label, values in zip(part.files, labels, part.values, strict=True):
-                writer.writerow([_text(name), *label, *(f"{value:.9g}" for value in values.tolist())])
+                writer.writerow([plain_text(name), *label, *(f"{value:.9g}" for value in values.tolist())])
 
 
 WRITERS: dict[str, Callable[[Path, Callable[[], Iterator[Portion]], Mapping[str, Any]], None]] = {
@@ -267,13 +267,13 @@ WRITERS: dict[str, Callable[[Path, Callable[[], Iterator[Portion]], Mapping[str,
 }
 
 
-def _text(name: str) -> str:
+def plain_text(name: str) -> str:
     """A file's name as text: one that is not valid UTF-8 with marks for the bytes that are not."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _texts(names: Sequence[str]) -> np.ndarray:
-    return np.array([_text(name) for name in names], dtype=str)
+    return np.array([plain_text(name) for name in names], dtype=str)
 
 
 # Reading a file

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ class Probes:
     """The name of the evaluation that learned them."""
     weights: Weights | None = None
     """Of the network whose features they classify; None in version 1."""
+    temperatures: Mapping[Width, float] = field(default_factory=dict)
+    """What to divide their outputs by for probabilities, by width, as far as it is known."""
 
 
 def probes_file(run: Run, name: str) -> Path:
@@ -48,28 +51,41 @@ def write_probes(path: Path, probes: Probes) -> None:
     tensors: dict[str, Tensor] = {}
     for width, (weight, bias) in probes.linear.items():
         tensors |= {f"{width:g}/weight": weight.float(), f"{width:g}/bias": bias.float()}
+        if width in probes.temperatures:
+            tensors[f"{width:g}/temperature"] = torch.tensor(probes.temperatures[width], dtype=torch.float32)
     weights = asdict(probes.weights) if probes.weights else None
     described = {"version": VERSION, "classes": probes.classes, "data": probes.data, "weights": weights}
     write_described(path, tensors, described)
 
 
-def keep_probes(run: Run, record: EvaluationRecord, linear: Mapping[Width, Linear], overwrite: bool = False) -> None:
+def keep_probes(
+    run: Run,
+    record: EvaluationRecord,
+    linear: Mapping[Width, Linear],
+    overwrite: bool = False,
+    temperatures: Mapping[Width, float] = MappingProxyType({}),
+) -> None:
     """Write the classifiers of an evaluation, with those of its widths that are there already.
 
     Args:
         record: the evaluation, settled.
         linear: the classifiers that it learned, by width.
         overwrite: leave out what is there.
+        temperatures: what to divide their outputs by for probabilities.
     """
     path = probes_file(run, record.name)
-    kept: dict[Width, Linear] = {}
+    kept, warm = dict[Width, Linear](), dict[Width, float]()
     if path.exists() and not overwrite:
         old = load_probes(path)
         if old.classes == record.classes and (
             old.weights is None or (record.weights and not old.weights.differences(record.weights))
         ):
             kept = {row.width: old.linear[row.width] for row in record.widths if row.width in old.linear}
-    write_probes(path, Probes(kept | dict(linear), record.classes, record.name, record.weights))
+            warm = {
+                width: old.temperatures[width] for width in kept if width in old.temperatures and width not in linear
+            }
+    probes = Probes(kept | dict(linear), record.classes, record.name, record.weights, warm | dict(temperatures))
+    write_probes(path, probes)
 
 
 def read_probes(run: Run, name: str) -> Probes:
@@ -93,7 +109,10 @@ def _probes(described: dict[str, Any], tensors: Mapping[str, Tensor]) -> Probes:
         raise ValueError("the names of its classes or of its data are not text")
     widths = sorted({name.split("/")[0] for name in tensors}, key=_width, reverse=True)
     linear = {_width(text): _checked(tensors[f"{text}/weight"], tensors[f"{text}/bias"], classes) for text in widths}
-    return Probes(linear, classes, data, Weights.of(weights))
+    warm = {_width(text): float(tensors[key]) for text in widths if (key := f"{text}/temperature") in tensors}
+    if not all(0 < value < float("inf") for value in warm.values()):
+        raise ValueError("a temperature is not above 0")
+    return Probes(linear, classes, data, Weights.of(weights), warm)
 
 
 def _texts(values: object) -> bool:

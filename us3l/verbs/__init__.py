@@ -10,7 +10,7 @@ from us3l.verbs.deploying import export, pick, profile
 from us3l.verbs.measuring import compare, detect, evaluate
 from us3l.verbs.pretraining import pretrain
 from us3l.verbs.summaries import report, reproduce
-from us3l.verbs.using import embed, find
+from us3l.verbs.using import embed, find, predict
 
 __all__ = [
     "compare",
@@ -21,6 +21,7 @@ __all__ = [
     "export",
     "find",
     "pick",
+    "predict",
     "pretrain",
     "profile",
     "report",

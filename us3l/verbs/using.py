@@ -1,4 +1,4 @@
-"""`us3l.embed` and `us3l.find`: what one does with a network on the day after training."""
+"""`us3l.embed`, `us3l.find` and `us3l.predict`: what one does with a network on the day after training."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from us3l.data.sources import Data
     from us3l.deploy.embedding import Embedded
     from us3l.deploy.finding import Finding
+    from us3l.deploy.predicting import Predicted
     from us3l.slimmable import Slimmable
 
 
@@ -107,3 +108,60 @@ def check_page(page: Path, overwrite: bool) -> None:
         raise UserError(f"{page} already exists: choose another `page`, or replace it with `overwrite`")
     if not page.parent.is_dir():
         raise UserError(f"{page.parent} is not a folder: the page has no place there")
+
+
+def predict(
+    run: AnyRun,
+    data: Data,
+    *,
+    width: AnyWidth | None = None,
+    threshold: float = 0.0,
+    out: str | Path | None = None,
+    page: str | Path | None = None,
+    weights: Product | None = None,
+    overwrite: bool = False,
+    progress: Progress | Told | None = None,
+    **settings: Any,
+) -> Predicted:
+    """The class of every image, with a probability, by the classifier that `evaluate` learned.
+
+    Args:
+        run: a run that was evaluated, the path of its folder, or of a bundle with classifiers.
+        data: images of any kind; see `evaluate`.
+        width: of the network (default: the widest that has a classifier).
+        threshold: probability below which it abstains, from 0 to 1.
+        out: a csv file to write.
+        page: a page with pictures to write, the least sure first.
+        weights: "teacher" or "student", as in `evaluate` (default: those of the run's model).
+        overwrite: replace files of these names.
+        progress: "silent" (the default), "lines", "live", or an object of your own.
+        settings: those of `us3l predict`, such as `coverage=True` or `head="pets"`.
+
+    Returns:
+        Classes and probabilities: `rows` has a dictionary per image; `confidence` what abstaining is worth.
+    """
+    from us3l.deploy.predicting import predict_images
+    from us3l.files import write_text
+    from us3l.reporting.found import page as page_of
+    from us3l.reporting.found import predicted_rows
+
+    check_names(predict_images, settings)
+    told = progress_of(progress)
+    if page is not None:
+        check_page(Path(page), overwrite)
+    predicted = predict_images(
+        with_weights(run_of(run), weights, told).folder,
+        data,
+        None if width is None else given(width),
+        threshold=threshold,
+        out=None if out is None else Path(out),
+        overwrite=overwrite,
+        progress=told,
+        **settings,
+    )
+    if page is not None:
+        intro = f"{len(predicted.files):,} images at {predicted.width:g}x, the least sure first."
+        write_text(
+            Path(page), page_of("Classes", intro, predicted_rows(predicted.rows, predicted.source), marked=False)
+        )
+    return predicted
