@@ -19,11 +19,12 @@ MAY_IMPORT = {
     "evaluation": {"data", "run"},
     "deploy": {"data", "evaluation", "run"},
     "serving": {"data", "deploy", "reporting", "run"},
+    "searching": {"data", "deploy", "evaluation", "run"},
     "training": {"data", "distributed", "evaluation", "objective", "run"},
     "checkup": {"data", "distributed", "evaluation", "training"},
     "reporting": {"data", "deploy", "evaluation", "objective", "paper", "run", "training"},
     "paper": {"data", "evaluation", "objective", "run", "training"},
-    "verbs": {"checkup", "data", "deploy", "evaluation", "paper", "reporting", "run", "training"},
+    "verbs": {"checkup", "data", "deploy", "evaluation", "paper", "reporting", "run", "searching", "training"},
 }  # fmt: skip
 """What each room may import beside the core and itself; the core imports only itself, and only `cli` everything."""
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from us3l.verbs import profile as profile
     from us3l.verbs import report as report
     from us3l.verbs import reproduce as reproduce
+    from us3l.verbs import search as search
     from us3l.width import Subnet as Subnet
 
 __version__ = "0.1.0"
@@ -61,6 +62,7 @@ _HOMES = {
         "profile",
         "report",
         "reproduce",
+        "search",
     ),
     "us3l.verbs",
 )

@@ -48,7 +48,15 @@ def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
     except (TypeError, ValueError) as error:
         raise UserError(f"cannot save to {folder}: net.metadata must hold plain values only ({error})") from None
     weights = net.weights()
-    present = net._certain_digest()
+    net._certain_digest()
+    write_tensors(folder / "weights.safetensors", weights)
+    write_statistics(net, folder)
+    write_description(folder, description)
+
+
+def write_statistics(net: Slimmable, folder: Path) -> None:
+    """Write the batch-norm statistics of the present weights; those of others are left out, with a warning."""
+    present = net.digest
     kept = [calibration for calibration in net.statistics.values() if calibration.weights == present]
     if stale := len(net.statistics) - len(kept):
         warnings.warn(
@@ -57,9 +65,7 @@ def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
             stacklevel=3,
         )
     statistics = {f"{encode(one.width)}/{name}": tensor for one in kept for name, tensor in one.statistics.items()}
-    write_tensors(folder / "weights.safetensors", weights)
     write_tensors(folder / "statistics.safetensors", statistics, {WEIGHTS: present})
-    write_description(folder, description)
 
 
 def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = None) -> Slimmable:

@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "one page about a run or several, to open in a browser",
     "reproduce": "a table of the paper: train its rows, compare with its numbers",
     "detect": "detection and instance segmentation on a sub-network",
+    "search": "the best sub-network within a budget, without labels",
     "profile": "cost and latency of every width on this device",
     "pick": "the best width within a budget",
     "export": "plain networks as files: torch, safetensors, ONNX, OpenVINO; INT8",

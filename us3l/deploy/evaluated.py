@@ -18,6 +18,7 @@ from us3l.run.bundles import SHARED, slug
 from us3l.run.classifiers import read_classifier
 from us3l.run.evaluations import METRICS, read_evaluations, usual_evaluation
 from us3l.run.probes import list_probes, read_probes
+from us3l.run.searches import read_searches
 from us3l.slimmable import Slimmable
 from us3l.width import Width
 
@@ -130,6 +131,19 @@ class Accuracies:
         if self.metric == "agreement":
             return f"agreement with the full network on {self.data}"
         return f"{METRICS[self.metric]} accuracy on {self.data}"
+
+
+def searched(run: Run, net: Slimmable) -> Accuracies | None:
+    """What searches found, to rank networks by where nothing was evaluated: the scores of the newest one."""
+    for record in reversed(read_searches(run).values()):
+        if record.settings.get("score") == "neighbours":
+            return Accuracies(record.data, "agreement", {net.canonical(o.width): o.score for o in record.networks})
+    return None
+
+
+def best_searched(run: Run, net: Slimmable) -> list[Width]:
+    """The best sub-network of each search."""
+    return [net.canonical(record.best) for record in read_searches(run).values()]
 
 
 def read_accuracies(run: Run, net: Slimmable, data: str | None = None) -> Accuracies | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.evaluated import Accuracies, read_accuracies
+from us3l.deploy.evaluated import Accuracies, best_searched, read_accuracies, searched
 from us3l.deploy.pick import BUDGETS, Choice, pick
 from us3l.deploy.profile import all_costs, candidates, costs_of
 from us3l.deploy.profiling import by_agreement
@@ -125,8 +125,8 @@ def pick_width(
     if profile is None:
         size = Preprocessing.of(net).size
         profile = Profile(size, all_costs(net, size), device="")
-    accuracies = read_accuracies(run, net, data) or by_agreement(profile)
-    profile = with_subnets(profile, net, accuracies)
+    accuracies = read_accuracies(run, net, data) or searched(run, net) or by_agreement(profile)
+    profile = with_subnets(profile, net, [*(accuracies.percent if accuracies else ()), *best_searched(run, net)])
     if accuracy_at_least is not None and (accuracies is None or accuracies.metric == "agreement"):
         raise UserError("no width has an accuracy: evaluate the run first, or leave out `accuracy_at_least`")
     batch = batch_size or min(profile.batches(), default=1)
@@ -137,10 +137,10 @@ def pick_width(
     return Picked(choice, accuracies, budgets, batch, percentile, accuracy_at_least, profile.device or None)
 
 
-def with_subnets(profile: Profile, net: Slimmable, accuracies: Accuracies | None) -> Profile:
-    """The profile with the costs of those sub-networks that it does not have, but that were evaluated."""
+def with_subnets(profile: Profile, net: Slimmable, widths: Iterable[Width]) -> Profile:
+    """The profile with the costs of those networks that it does not have, but that were evaluated or found."""
     known = {row.width for row in profile.costs}
-    others = [width for width in (accuracies.percent if accuracies else ()) if width not in known]
+    others = [width for width in dict.fromkeys(widths) if width not in known]
     return replace(profile, costs=[*profile.costs, *(costs_of(net, width, profile.image_size) for width in others)])
 
 

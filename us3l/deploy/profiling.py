@@ -14,7 +14,7 @@ from us3l.data.sources import load
 from us3l.deploy.agreement import agreement
 from us3l.deploy.backends import Backend, library, machine, set_threads
 from us3l.deploy.device_table import read_device_profile
-from us3l.deploy.evaluated import Accuracies, read_accuracies
+from us3l.deploy.evaluated import Accuracies, best_searched, read_accuracies
 from us3l.deploy.evidence import calibrate_rest
 from us3l.deploy.profile import all_costs, latencies
 from us3l.devices import processor_name
@@ -90,7 +90,8 @@ def profile_run(
         found, where = read_device_profile(net, device_profile), {"file": str(device_profile)}
     else:
         threads = set_threads(threads)
-        asked = widths or {*net.among(NINE_WIDTHS), *(accuracies.percent if accuracies else ())}
+        evaluated = accuracies.percent if accuracies else ()
+        asked = widths or {*net.among(NINE_WIDTHS), *evaluated, *best_searched(run, net)}
         chosen = sorted({net.canonical(width) for width in (net.widths if asked == "all" else asked)})[::-1]
         calibrate_rest(run, net, chosen, None, progress)
         found = measure(net, chosen, backends, batch_size, threads, repeats, side, progress)

@@ -123,6 +123,27 @@ def neighbours(features: Tensor) -> Tensor:
     return (directions @ directions.T).fill_diagonal_(-torch.inf).topk(NEIGHBOURS).indices
 
 
+def linear_cka(features: Tensor, full: Tensor) -> float:
+    """How far the similarities of images by a narrower network are those by the full one, whatever the directions.
+
+    Kornblith et al., "Similarity of Neural Network Representations Revisited" (2019), in percent.
+
+    Args:
+        features: The narrower network's, images x channels.
+        full: The full network's of the same images.
+
+    Returns:
+        From 0 to 100.
+
+    >>> values = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0]])
+    >>> round(linear_cka(values, -3 * values), 6)
+    100.0
+    """
+    x, y = (values - values.mean(0) for values in (_exact(features), _exact(full)))
+    scale = (x.T @ x).norm() * (y.T @ y).norm()
+    return 100 * ((y.T @ x).square().sum() / scale).item() if scale > 0 else 0.0
+
+
 def quality(features: Tensor, viewed: Tensor, full: Tensor | None = None) -> dict[str, float]:
     """All that is to be said of one width.
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from us3l.run.detections import DetectionRecord
     from us3l.run.evaluations import EvaluationRecord
     from us3l.run.profiles import Profile
+    from us3l.run.searches import SearchRecord
     from us3l.slimmable import Slimmable
 
 LOCK = ".lock"  # the name that `us3l.files.locked` gives it
@@ -112,6 +113,10 @@ class Run:
     @property
     def profile_folder(self) -> Path:
         return self._inner("profile")
+
+    @property
+    def search_folder(self) -> Path:
+        return self._inner("search")
 
     @property
     def detection_folder(self) -> Path:
@@ -289,6 +294,13 @@ class Run:
         if {entry.weights for entry in bundle.entries} - {None, self.weights.weights}:
             raise UserError(f"{self.export_folder} holds networks of another model: move them, and export again")
         return bundle
+
+    @property
+    def searches(self) -> dict[str, SearchRecord]:
+        """What `us3l search` found, by name. One of other weights than the model's is a `UserError`."""
+        from us3l.run.searches import read_searches
+
+        return read_searches(self)
 
     @property
     def detections(self) -> dict[str, DetectionRecord]:

@@ -9,6 +9,7 @@ from us3l.verbs.checking import doctor
 from us3l.verbs.deploying import export, pick, profile
 from us3l.verbs.measuring import compare, detect, evaluate
 from us3l.verbs.pretraining import pretrain
+from us3l.verbs.searching import search
 from us3l.verbs.summaries import report, reproduce
 from us3l.verbs.using import embed, find, predict
 
@@ -26,4 +27,5 @@ __all__ = [
     "profile",
     "report",
     "reproduce",
+    "search",
 ]

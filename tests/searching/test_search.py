@@ -1,0 +1,225 @@
+"""A search without labels, on a tiny run."""
+
+import json
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import us3l
+from tests.made_runs import make_run
+from us3l.cli.main import main
+from us3l.errors import UserError
+from us3l.evaluation.unlabelled import linear_cka
+from us3l.run.searches import SCORES, ScoreLog, read_search, search_file
+from us3l.searching.evolution import Evolution
+from us3l.searching.judging import Judge
+from us3l.searching.pricing import BlockTimes, Prices
+from us3l.searching.space import Space
+from us3l.stopping import Interrupted
+from us3l.width import Subnet
+
+FEW = {"candidates": 12, "images": 50}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> us3l.Run:
+    return make_run(tmp_path_factory.mktemp("runs") / "searched", evaluated=False, profiled=False)
+
+
+@pytest.fixture(scope="module")
+def record(run):
+    """Of a budget between the network's ends, with blocks left out."""
+    return us3l.search(run, macs=budget(run), depth=True, **FEW)
+
+
+def budget(run: us3l.Run) -> float:
+    full, narrow = (us3l.cost(run.network.skeleton(width), (3, 16, 16)).macs for width in (1.0, 0.25))
+    return (full + narrow) / 2
+
+
+def test_the_best_keeps_the_budget_and_is_kept_with_the_run(run, record):
+    best = record.at(record.best)
+    assert record.fits
+    assert best.figures["macs"] == us3l.cost(run.network.skeleton(record.best), (3, 16, 16)).macs <= budget(run)
+    finalists = [one for one in record.networks if one.confirmed is not None]
+    assert best.confirmed == max(one.confirmed for one in finalists)
+    assert run.searches == {record.name: record}
+    assert us3l.load(run.folder).calibrated(record.best)
+    front = record.front()
+    assert [one.score for one in front] == sorted(one.score for one in front)
+    assert [one.figures["macs"] for one in front] == sorted(one.figures["macs"] for one in front)
+    assert front[-1].score == record.at(1.0).score == pytest.approx(100)
+    rows = search_file(run, record.name).with_suffix(".csv").read_text().splitlines()
+    assert rows[0].startswith("width,score,confirmed,macs,params,size_mb")
+    assert len(rows) == 1 + len(record.networks)
+    with pytest.raises(UserError, match="already exists"):
+        us3l.search(run, macs=budget(run), **FEW)
+
+
+def test_picking_and_profiling_know_it(run, record):
+    picked = us3l.pick(run, macs=record.at(record.best).figures["macs"])
+    assert picked.ranked_by == "agreement with the full network on digits"
+    assert picked.choice.candidate.accuracy == max(
+        one.score for one in record.networks if one.figures["macs"] <= picked.budgets["macs"]
+    )
+    found = us3l.profile(run, repeats=1, device="here")
+    assert record.best in {row["width"] for row in found.rows if row.get("p50_ms")}
+
+
+def test_the_same_seed_finds_the_same_and_a_stopped_search_goes_the_same_way(run, record, monkeypatch):
+    """Killed after five scores, and with a line that was half written."""
+    calls = []
+
+    class Killed(Judge):
+        def __call__(self, width):
+            calls.append(width)
+            if len(calls) == 6:
+                raise Interrupted("now")
+            return super().__call__(width)
+
+    monkeypatch.setattr("us3l.searching.finding.Judge", Killed)
+    settings = {"macs": budget(run), "depth": True, "name": "again"} | FEW
+    with pytest.raises(Interrupted):
+        us3l.search(run, **settings)
+    path = search_file(run, "again").with_name("again" + SCORES)
+    assert len(path.read_text().splitlines()) == 6
+    with pytest.raises(UserError, match="other settings"):
+        us3l.search(run, **settings | {"seed": 1})
+    with path.open("a") as file:
+        file.write('{"name": "0.')
+    again = us3l.search(run, **settings)
+    assert [(one.width, one.score) for one in again.networks] == [(one.width, one.score) for one in record.networks]
+    assert again.best == record.best
+    assert calls.count(1.0) == 1  # which was scored before it was killed
+    assert not path.exists()
+
+
+def test_what_cannot_be_searched_is_one_clear_line(run, capsys, tmp_path):
+    assert main(["search", str(run.folder), "--macs", "10"]) == 2
+    said = capsys.readouterr().err
+    assert "no sub-network keeps a budget of 10 (MACs): the smallest, 0.25-0.25-0.25-0.25, has" in said
+    assert said.count("\n") == 1
+    for settings, message in (
+        ({}, "at least one budget"),
+        ({"macs": -1}, "must be above 0"),
+        ({"macs": 1e12}, "the full network keeps the budget"),
+        ({"macs": 1e6, "images": 3}, "images=3"),
+        ({"macs": 1e6, "candidates": 3}, "candidates=3"),
+        ({"macs": 1e6, "colour": 3}, "unknown setting 'colour'"),
+        ({"macs": budget(run), "data": torch.zeros(60, 3, 16, 16, dtype=torch.uint8)}, "at least 100"),
+    ):
+        with pytest.raises(UserError, match=message):
+            us3l.search(run, **settings)
+    us3l.Slimmable(lambda width: nn.Linear(4, round(8 * width))).save(tmp_path)
+    with pytest.raises(UserError, match="nothing to search"):
+        Space.of(us3l.create("vit_tiny"))
+    with pytest.raises(UserError, match="fixed list"):
+        Space.of(us3l.create("resnet18", base=8, switchable=[0.5, 1.0]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"best": "0.5-0.5-0.5-1"}, {"budgets": {}}, {"budgets": {"macs": -1}}, {"networks": 3}, {"fits": 1}, {"data": 3}],
+)
+def test_a_damaged_record_is_named(run, record, change):
+    path = search_file(run, "damaged")
+    path.write_text(json.dumps(json.loads(search_file(run, record.name).read_text()) | change))
+    try:
+        with pytest.raises(UserError, match="search again, with `overwrite`"):
+            read_search(run, "damaged")
+    finally:
+        path.unlink()
+
+
+def test_evolution_finds_the_best_of_a_known_landscape():
+    """Two stages count much and two cost much: the best spends the budget where it counts."""
+    space = Space(((0.25, 0.5, 0.75, 1.0),) * 4, ())
+    worth, price = (8, 1, 4, 1), (1, 4, 1, 4)
+
+    def score(genes):
+        return sum(w * (gene + 1) ** 0.5 for w, gene in zip(worth, genes, strict=True))
+
+    def excess(genes):
+        return sum(p * (gene + 1) for p, gene in zip(price, genes, strict=True)) / 20
+
+    all_genes = [(a, b, c, d) for a in range(4) for b in range(4) for c in range(4) for d in range(4)]
+    expected = max((genes for genes in all_genes if excess(genes) <= 1), key=score)
+    for seed in range(5):
+        evolution = Evolution(space, score, excess, 60, seed)
+        evolution.run()
+        assert len(evolution.scores) <= 60
+        assert score(evolution.best[0]) == score(expected)
+    random = Random(0)
+    for _ in range(50):
+        child = evolution.fitted(space.drawn(random))
+        assert excess(child) <= 1
+        larger = [space.moved(child, place, 1) for place in range(4)]
+        assert all(excess(genes) > 1 for genes in larger if genes is not None)
+
+
+def test_judging_leaves_the_network_as_it_was(run):
+    net = us3l.load(run.folder)
+    before = {key: kept.statistics for key, kept in net.statistics.items()}
+    images = torch.randn(60, 3, 16, 16)
+    judge = Judge(net, images)
+    assert judge(1.0) == 100
+    subnet = Subnet((1, 0.25, 1, 0.25))
+    assert 0 <= judge(subnet) < 100
+    assert {key: kept.statistics for key, kept in net.statistics.items()} == before
+    features = judge.features(subnet)
+    us3l.calibrate(net, images, subnet)
+    torch.testing.assert_close(features, net.at(subnet)(images), rtol=1e-4, atol=1e-5)
+
+
+def test_linear_cka_is_its_formula():
+    def naive(x: Tensor, y: Tensor) -> float:
+        def hsic(a: Tensor, b: Tensor) -> Tensor:
+            centre = torch.eye(len(a)) - 1 / len(a)
+            return (centre @ a @ a.T @ centre @ b @ b.T).trace()
+
+        return 100 * float(hsic(x, y) / (hsic(x, x) * hsic(y, y)).sqrt())
+
+    x, y = torch.randn(20, 5), torch.randn(20, 3)
+    assert linear_cka(x, y) == pytest.approx(naive(x, y), rel=1e-3)
+    assert linear_cka(x, 0 * y) == 0
+
+
+def test_latencies_are_sums_of_blocks_that_are_timed_once(run):
+    net, kept = run.network, []
+    times = BlockTimes(net, 16, keep=lambda *one: kept.append(one))
+    one, other = Subnet((1, 1, 1, 0.25)), Subnet((1, 1, 1, 1), (2, 2, 2, 1))
+    first, second = times(one), times(other)
+    assert len(kept) == len(dict(kept)) == len(times.known)
+    shared = len(times.known)
+    assert times(1.0) > 0
+    assert len(times.known) - shared <= 1  # the last block of the full network
+    again = BlockTimes(net, 16, dict(kept))
+    assert (again(one), again(other)) == (first, second)
+    prices = Prices(net, 16, {"latency_ms": second, "memory_mb": 1.0}, times)
+    assert prices.excess(other) >= 1
+    assert prices(other)["memory_mb"] > 0
+
+
+def test_a_log_of_other_settings_is_not_continued(tmp_path):
+    log = ScoreLog(tmp_path / "log", {"seed": 0})
+    log.keep_score("0.5", 3.0)
+    log.keep_time("block", 0.1)
+    again = ScoreLog(tmp_path / "log", {"seed": 0})
+    assert (again.scores, again.times) == ({"0.5": 3.0}, {"block": 0.1})
+    with pytest.raises(UserError, match="other settings"):
+        ScoreLog(tmp_path / "log", {"seed": 1})
+
+
+def test_the_command_prints_and_draws(run, capsys):
+    line = ["search", str(run.folder), "--latency-ms", "1000", "--candidates", "10", "--images", "50"]
+    assert main(line) == 2  # the full network is faster than that
+    capsys.readouterr()
+    line[3] = str(0.8 * BlockTimes(run.network, 16)(1.0))
+    assert main([*line, "--name", "fast"]) == 0
+    said = capsys.readouterr().out
+    assert "timing" not in said
+    assert "best" in said
+    assert search_file(run, "fast").with_suffix(".png").exists()
+    assert run.searches["fast"].at(run.searches["fast"].best).measured_ms > 0

@@ -1,0 +1,89 @@
+"""What a search found, as a table and a picture. Drawing imports matplotlib late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from us3l.deploy.pick import BUDGETS
+from us3l.reporting.palette import COLOURS, INK
+from us3l.reporting.tables import human
+from us3l.run.searches import Found, SearchRecord
+from us3l.width import Subnet, Width
+
+SHOWN = 12
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def bars(width: Width, stages: int) -> str:
+    """A little bar for each stage: as high as its width.
+
+    >>> bars(Subnet((0.25, 1.0)), 2), bars(0.5, 3)
+    ('▂█', '▄▄▄')
+    """
+    widths = width.widths if isinstance(width, Subnet) else (width,) * stages
+    return "".join(BARS[max(0, round(8 * number) - 1)] for number in widths)
+
+
+def search_table(record: SearchRecord) -> Table:
+    """The networks that were scored twice, and those on the front, the best first."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("stages", "width"):
+        table.add_column(name)
+    for name in ("score, %", "other images", "MACs", "params", *(["ms", "measured"] if timed(record) else []), ""):
+        table.add_column(name, justify="right")
+    stages = max((len(one.width.widths) for one in record.networks if isinstance(one.width, Subnet)), default=1)
+    some = {one.width for one in record.networks if one.confirmed is not None} | {w.width for w in record.front()}
+    for one in [one for one in sorted(record.networks, key=lambda one: -one.score) if one.width in some][:SHOWN]:
+        cells = [f"{one.score:.1f}", "" if one.confirmed is None else f"{one.confirmed:.1f}"]
+        cells += [human(one.figures["macs"]), human(one.figures["params"])]
+        if timed(record):
+            ms = one.measured_ms
+            cells += [f"{one.figures['latency_ms']:.3g}", "" if ms is None else f"{ms:.3g}"]
+        table.add_row(bars(one.width, stages), f"{one.width:g}x", *cells, "best" if one.width == record.best else "")
+    return table
+
+
+def timed(record: SearchRecord) -> bool:
+    return "latency_ms" in record.budgets
+
+
+def told(record: SearchRecord) -> str:
+    """What came out, in a sentence or two."""
+    best, plain = record.at(record.best), best_plain(record)
+    assert best is not None
+    text = f"{record.best:g}x: the best within the budget, by agreement with the full network on {record.data}"
+    if not record.fits:
+        text = f"none of the best keeps the latency as measured; {record.best:g}x is the fastest of them"
+    if plain is not None and plain.width != record.best:
+        text += f"; the plain width {plain.width:g}x has {plain.confirmed:.1f} %, it has {best.confirmed:.1f} %"
+    return text
+
+
+def best_plain(record: SearchRecord) -> Found | None:
+    """The plain width among the finalists, if there is one."""
+    return next((one for one in record.networks if one.uniform and one.confirmed is not None), None)
+
+
+def search_figure(record: SearchRecord, path: Path) -> None:
+    """Draw the scores against the cost that has a budget: plain widths, and what was found."""
+    from us3l.reporting.style import legend, log_ticks, new_figure, plain, save
+
+    figure = new_figure(8, 5, f"{record.name}: {len(record.networks)} sub-networks, {record.images} images")
+    axes = figure.subplots()
+    kind = record.figure
+    cloud = [one for one in record.networks if not one.uniform]
+    axes.plot(
+        [o.figures[kind] for o in cloud], [o.score for o in cloud], "o", color=COLOURS[0], alpha=0.25, markersize=4
+    )
+    for number, (name, front) in enumerate((("searched", record.front()), ("plain widths", record.front(True)))):
+        points = [(one.figures[kind], one.score) for one in front]
+        axes.plot(*zip(*points, strict=True), "o-", color=COLOURS[number], label=name, linewidth=2, markersize=5)
+    axes.axvline(record.budgets[kind], color=INK, linewidth=1, linestyle=":", label="budget")
+    axes.set_xscale("log")
+    axes.set_ylabel("agreement with the full network, %", fontsize=12, color=INK)
+    plain(axes, f"{BUDGETS[kind]} (log scale)")
+    log_ticks(axes)
+    legend(figure, axes)
+    save(figure, path)

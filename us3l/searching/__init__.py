@@ -1,0 +1,1 @@
+"""The best sub-networks within a budget, found without labels."""

@@ -1,0 +1,49 @@
+"""How good a sub-network is, without labels: how far it agrees with the full network about unlabelled images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from us3l.calibration import calibrate
+from us3l.evaluation.unlabelled import linear_cka, shared_neighbours
+from us3l.searching.settings import ScoreName
+from us3l.slimmable import Slimmable
+from us3l.width import Width
+
+SCORES: dict[ScoreName, Callable[[Tensor, Tensor], float]] = {"neighbours": shared_neighbours, "cka": linear_cka}
+CALIBRATED = 256
+"""Images on which a sub-network's batch-norm statistics are collected before it is judged."""
+BATCH = 64
+
+
+class Judge:
+    """Scores sub-networks on a few images, as percentages; the full network has 100.
+
+    Args:
+        net: The network, which stays as it is.
+        images: Preprocessed, N x 3 x S x S, on the network's device.
+        score: "neighbours" is the share of the nearest neighbours that are the same; "cka" is linear CKA.
+    """
+
+    def __init__(self, net: Slimmable, images: Tensor, score: ScoreName = "neighbours") -> None:
+        self.net, self.images, self.compare = net, images, SCORES[score]
+        self.full = self.features(1.0)
+
+    def __call__(self, width: Width) -> float:
+        return self.compare(self.features(width), self.full)
+
+    @torch.no_grad()
+    def features(self, width: Width) -> Tensor:
+        """N x C, with statistics of these very images; those that the network has itself come back afterwards."""
+        signature = self.net.signature(width)
+        kept = self.net.statistics.get(signature)
+        calibrate(self.net, self.images[:CALIBRATED], [width], batch_size=CALIBRATED)
+        network = self.net.at(width)
+        found = torch.cat([network(part) for part in self.images.split(BATCH)])
+        self.net.set_statistics(width, None)
+        if kept is not None:
+            self.net.set_statistics(*kept)
+        return found
