@@ -30,7 +30,7 @@ MODULES = {
     "us3l.objective.losses": ["unit", "nt_xent", "info_nce", "negative_cosine", "moco", "seed", "soft_cross_entropy"],
     "us3l.evaluation": list(us3l.evaluation.__all__),
     "us3l.run.evaluations": ["EvaluationRecord", "WidthResult", "Score"],
-    "us3l.run.searches": ["SearchRecord", "Found"],
+    "us3l.run.searches": ["SearchRecord", "FoundNetwork"],
     "us3l.deploy": [
         "Profiled",
         "Picked",

@@ -1,6 +1,7 @@
 """A search without labels, on a tiny run."""
 
 import json
+from math import prod
 from random import Random
 
 import pytest
@@ -212,14 +213,22 @@ def test_a_log_of_other_settings_is_not_continued(tmp_path):
         ScoreLog(tmp_path / "log", {"seed": 1})
 
 
-def test_the_command_prints_and_draws(run, capsys):
-    line = ["search", str(run.folder), "--latency-ms", "1000", "--candidates", "10", "--images", "50"]
-    assert main(line) == 2  # the full network is faster than that
-    capsys.readouterr()
-    line[3] = str(0.8 * BlockTimes(run.network, 16)(1.0))
-    assert main([*line, "--name", "fast"]) == 0
+def pretended(jobs, _):
+    """As many milliseconds as a block has weights: no clock decides."""
+    weights = {name: filter(None, name.split(" ")[1].split(",")) for name in jobs}
+    return {name: [10.0 + sum(prod(map(int, shape.split("x"))) for shape in weights[name])] for name in jobs}
+
+
+def test_the_command_prints_and_draws(run, capsys, monkeypatch):
+    monkeypatch.setattr("us3l.searching.pricing.take_turns", pretended)
+    line = ["search", str(run.folder), "--candidates", "10", "--images", "50", "--name", "fast", "--latency-ms"]
+    assert main([*line, "1e9"]) == 2
+    assert "the full network keeps the budget" in capsys.readouterr().err
+    search_file(run, "fast").with_name("fast" + SCORES).unlink()
+    assert main([*line, str(0.5 * BlockTimes(run.network, 16)(1.0))]) == 0
     said = capsys.readouterr().out
-    assert "timing" not in said
-    assert "best" in said
+    record = run.searches["fast"]
+    assert f"{record.best:g}x" in said
     assert search_file(run, "fast").with_suffix(".png").exists()
-    assert run.searches["fast"].at(run.searches["fast"].best).measured_ms > 0
+    assert record.fits
+    assert 0 < record.at(record.best).measured_ms < record.budgets["latency_ms"]

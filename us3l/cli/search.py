@@ -38,7 +38,7 @@ class Search:
     name: str | None = None
     """Name of the result (default: the budgets)."""
     overwrite: bool = False
-    """Replace an earlier result of that name, and begin anew."""
+    """Replace an earlier result of that name and start from the beginning."""
 
 
 def main(arguments: list[str]) -> None:

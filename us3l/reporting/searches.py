@@ -9,7 +9,7 @@ from rich.table import Table
 from us3l.deploy.pick import BUDGETS
 from us3l.reporting.palette import COLOURS, INK
 from us3l.reporting.tables import human
-from us3l.run.searches import Found, SearchRecord
+from us3l.run.searches import FoundNetwork, SearchRecord
 from us3l.width import Subnet, Width
 
 SHOWN = 12
@@ -61,7 +61,7 @@ def told(record: SearchRecord) -> str:
     return text
 
 
-def best_plain(record: SearchRecord) -> Found | None:
+def best_plain(record: SearchRecord) -> FoundNetwork | None:
     """The plain width among the finalists, if there is one."""
     return next((one for one in record.networks if one.uniform and one.confirmed is not None), None)
 

@@ -27,7 +27,7 @@ FIGURES = ("macs", "params", "size_mb", "memory_mb", "latency_ms")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundNetwork:
     """One network that a search scored."""
 
     width: Width
@@ -63,7 +63,7 @@ class SearchRecord:
     """The best sub-network within the budgets."""
     fits: bool
     """Whether it keeps them, also as measured."""
-    networks: list[Found] = field(default_factory=list)
+    networks: list[FoundNetwork] = field(default_factory=list)
     """All that were scored."""
     seconds: float = 0.0
     weights: Weights | None = None
@@ -76,18 +76,18 @@ class SearchRecord:
         """The cost that the front is about: that of the first budget."""
         return next(iter(self.budgets))
 
-    def at(self, width: Width) -> Found | None:
+    def at(self, width: Width) -> FoundNetwork | None:
         """What was found for a width; None if it was not scored."""
         return next((one for one in self.networks if one.width == width), None)
 
-    def front(self, uniform: bool | None = None) -> list[Found]:
+    def front(self, uniform: bool | None = None) -> list[FoundNetwork]:
         """The networks that no cheaper one beats, cheapest first.
 
         Args:
             uniform: Only plain widths, or only sub-networks whose stages differ (default: all).
         """
         some = [one for one in self.networks if uniform in (None, one.uniform)]
-        front: list[Found] = []
+        front: list[FoundNetwork] = []
         for one in sorted(some, key=lambda one: (one.figures[self.figure], -one.score)):
             if not front or one.score > front[-1].score:
                 front.append(one)
@@ -184,13 +184,13 @@ def _record(name: str, content: dict[str, Any]) -> SearchRecord:
     return record
 
 
-def _found(value: dict[str, Any], needed: str) -> Found:
-    demand(value.keys() == {one.name for one in fields(Found)}, "a network", value)
+def _found(value: dict[str, Any], needed: str) -> FoundNetwork:
+    demand(value.keys() == {one.name for one in fields(FoundNetwork)}, "a network", value)
     for name in ("score", "confirmed", "measured_ms"):
         demand(finite(value[name]) or (value[name] is None and name != "score"), name, value[name])
     figures = _figures(value["figures"])
     demand(needed in figures, "figures", value["figures"])
-    return Found(**value | {"width": read_width(value["width"]), "figures": figures})
+    return FoundNetwork(**value | {"width": read_width(value["width"]), "figures": figures})
 
 
 def _figures(value: Any) -> dict[str, float]:

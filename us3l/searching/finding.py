@@ -18,7 +18,7 @@ from us3l.errors import UserError
 from us3l.evaluation.tasks import NINE_WIDTHS
 from us3l.progress import SILENT, Progress
 from us3l.run import Run
-from us3l.run.searches import SCORES, Found, ScoreLog, SearchRecord, search_file, search_name, write_search
+from us3l.run.searches import SCORES, FoundNetwork, ScoreLog, SearchRecord, search_file, search_name, write_search
 from us3l.searching.evolution import Evolution
 from us3l.searching.judging import Judge
 from us3l.searching.pricing import BlockTimes, Prices
@@ -52,7 +52,7 @@ def search_run(
         settings: How it searches.
         data: Unlabelled images (default: those of the training).
         name: Of the result (default: that of the budgets).
-        overwrite: Replace an earlier result of that name, and begin anew.
+        overwrite: Replace an earlier result of that name and start from the beginning.
         progress: Told how far it is.
 
     Returns:
@@ -87,7 +87,7 @@ def search_run(
     check_budgets(prices, space)
     started = time.monotonic()
     with stop_requests(progress.say) as asked_to_stop:
-        scores = Scores(Judge(net, first, settings.score), log, asked_to_stop)
+        scores = KeptScores(Judge(net, first, settings.score), log, asked_to_stop)
         if log.scores:
             progress.say(f"going on with {log_path}: {len(log.scores)} of {settings.candidates} are scored")
         found = searched(net, space, prices, scores, settings, progress)
@@ -120,7 +120,7 @@ def search_run(
 
 
 @dataclass
-class Scores:
+class KeptScores:
     """Scores of networks, each computed once, and kept in a file."""
 
     judge: Judge
@@ -167,8 +167,8 @@ def unlabelled(
 
 
 def searched(
-    net: Slimmable, space: Space, prices: Prices, scores: Scores, settings: SearchSettings, progress: Progress
-) -> list[Found]:
+    net: Slimmable, space: Space, prices: Prices, scores: KeptScores, settings: SearchSettings, progress: Progress
+) -> list[FoundNetwork]:
     """All networks that were scored: plain widths, then what slimming and evolution tried."""
     plain = {width: scores(width) for width in uniform(net, prices)}
     with progress.counting("searching", settings.candidates) as count:
@@ -184,7 +184,7 @@ def searched(
         evolution = Evolution(space, score, excess, settings.candidates, settings.seed)
         evolution.run()
     mixed = {net.canonical(space.subnet(genes)): value for genes, value in evolution.scores.items()}
-    return [Found(width, value, dict(prices(width))) for width, value in (mixed | plain).items()]
+    return [FoundNetwork(width, value, dict(prices(width))) for width, value in (mixed | plain).items()]
 
 
 def uniform(net: Slimmable, prices: Prices) -> list[Width]:
@@ -193,7 +193,7 @@ def uniform(net: Slimmable, prices: Prices) -> list[Width]:
     return [net.canonical(width) for width in dict.fromkeys([*fitting[-1:], *net.among(NINE_WIDTHS)])]
 
 
-def best_of(found: Iterable[Found], prices: Prices) -> list[Width]:
+def best_of(found: Iterable[FoundNetwork], prices: Prices) -> list[Width]:
     """The networks with the best scores within the budgets, and the best plain width."""
     fitting = sorted((one for one in found if prices.excess(one.width) <= 1), key=lambda one: -one.score)
     plain = [one for one in fitting[FINALISTS:] if one.uniform]
@@ -207,7 +207,7 @@ def measured(net: Slimmable, widths: list[Width], size: int, progress: Progress)
     return {row.width: row.p50_ms for row in rows}
 
 
-def choose(found: list[Found], budgets: dict[str, float]) -> tuple[Found, bool]:
+def choose(found: list[FoundNetwork], budgets: dict[str, float]) -> tuple[FoundNetwork, bool]:
     """The best finalist, and whether it keeps the latency as measured; else the fastest one."""
     finalists = [one for one in found if one.confirmed is not None]
     limit = budgets.get("latency_ms")

@@ -85,7 +85,7 @@ class Space:
         return tuple(random.randrange(len(choice)) for choice in self.choices)
 
     def mutated(self, genes: Genes, random: Random) -> Genes:
-        """With one or two genes drawn anew, among near ones."""
+        """With one or two genes a little higher or lower."""
         for _ in range(random.choice((1, 2))):
             place, by = random.randrange(len(genes)), random.choice((-2, -1, 1, 2))
             genes = self.moved(genes, place, by) or genes
