@@ -97,7 +97,7 @@ def test_the_same_seed_finds_the_same_and_a_stopped_search_goes_the_same_way(run
     assert not path.exists()
 
 
-def test_what_cannot_be_searched_is_one_clear_line(run, capsys, tmp_path):
+def test_what_cannot_be_searched_is_one_clear_line(run, capsys):
     assert main(["search", str(run.folder), "--macs", "10"]) == 2
     said = capsys.readouterr().err
     assert "no sub-network keeps a budget of 10 (MACs): the smallest, 0.25-0.25-0.25-0.25, has" in said
@@ -109,11 +109,12 @@ def test_what_cannot_be_searched_is_one_clear_line(run, capsys, tmp_path):
         ({"macs": 1e6, "images": 3}, "images=3"),
         ({"macs": 1e6, "candidates": 3}, "candidates=3"),
         ({"macs": 1e6, "colour": 3}, "unknown setting 'colour'"),
-        ({"macs": budget(run), "data": torch.zeros(60, 3, 16, 16, dtype=torch.uint8)}, "at least 100"),
+        ({"macs": 1.2e6, "data": torch.zeros(60, 3, 16, 16, dtype=torch.uint8)}, "at least 100"),
     ):
         with pytest.raises(UserError, match=message):
             us3l.search(run, **settings)
-    us3l.Slimmable(lambda width: nn.Linear(4, round(8 * width))).save(tmp_path)
+    with pytest.raises(UserError, match="one width for all of its layers: there is nothing to search$"):
+        Space.of(us3l.Slimmable(lambda width: nn.Linear(4, round(8 * width))))
     with pytest.raises(UserError, match="nothing to search"):
         Space.of(us3l.create("vit_tiny"))
     with pytest.raises(UserError, match="fixed list"):
