@@ -113,7 +113,7 @@ def test_what_cannot_be_searched_is_one_clear_line(run, capsys):
     ):
         with pytest.raises(UserError, match=message):
             us3l.search(run, **settings)
-    with pytest.raises(UserError, match="one width for all of its layers: there is nothing to search$"):
+    with pytest.raises(UserError, match=r"one width for all of its layers: there is nothing to search$"):
         Space.of(us3l.Slimmable(lambda width: nn.Linear(4, round(8 * width))))
     with pytest.raises(UserError, match="nothing to search"):
         Space.of(us3l.create("vit_tiny"))
