@@ -31,7 +31,7 @@ def test_answers_equal_the_runtime_to_the_bit_whatever_else_is_asked(run_folder,
     images = [encoded(11 + number, *kind, seed=number) for number, kind in enumerate(KINDS)]
     widths = runtime.widths
     expected = {width: np.concatenate([runtime.embed(image, width) for image in images]) for width in widths}
-    with serving(place, backend, workers=2) as client:
+    with serving(place, backend, workers=2, batch_size=8) as client:
 
         def ask(number):
             width = widths[number % len(widths)]

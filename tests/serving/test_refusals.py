@@ -106,12 +106,12 @@ def test_a_head_without_an_end(limited):
     assert b"400" in half_sent(limited, b"\x16\x03\x01 not HTTP\r\n\r\n").split(b"\r\n")[0]
 
 
-def test_no_more_is_held_than_allowed(run_folder):
-    with serving(run_folder, max_buffered_mb=0.0001) as client:
-        reply = client.post("/embed", IMAGE)
-        assert reply.status == 503
-        assert "too many requests are being received" in reply.json["error"]
-        assert reply.headers["retry-after"] == "1"
+def test_no_more_is_held_than_allowed(limited, monkeypatch):
+    monkeypatch.setattr(limited.service.bodies, "settings", ServiceSettings(max_buffered_mb=0.0001))
+    reply = limited.post("/embed", IMAGE)
+    assert reply.status == 503
+    assert "too many requests are being received" in reply.json["error"]
+    assert reply.headers["retry-after"] == "1"
 
 
 def test_a_mistake_of_ours_tells_strangers_nothing(served, monkeypatch, caplog):

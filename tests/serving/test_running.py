@@ -5,6 +5,7 @@ import http.client
 import shutil
 import socket
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from us3l.serving.refusals import Refusal
 from us3l.serving.server import listen
 from us3l.serving.service import Service
 from us3l.serving.settings import ServiceSettings
+from us3l.serving.starting import listening
 
 IMAGE = encoded()
 
@@ -111,7 +113,7 @@ def answered(service, count, **asked):
 
 @pytest.fixture
 def service(run_folder):
-    settings = ServiceSettings(target_ms=1e6, deadline_ms=1e6)
+    settings = ServiceSettings(target_ms=1e6, deadline_ms=1e6, batch_size=1)
     found = Service(lambda: ServedModel(run_folder, settings, "torch"), settings)
     found.prepare()
     yield found
@@ -183,11 +185,16 @@ def test_without_the_extra_one_line_says_what_to_install(run_folder, capsys, mon
 
 
 def test_others_may_connect_only_if_told_and_are_warned_of(run_folder):
-    with (
-        pytest.warns(Caution, match="can be reached from other machines"),
-        serving(run_folder, host="0.0.0.0") as client,
-    ):
-        assert client.get("/health").status == 200
+    settings = ServiceSettings(token="a token of some length")
+    with pytest.warns(Caution, match="can be reached from other machines"):
+        opened = [listening(run_folder, port=0, host="0.0.0.0")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened += [listening(run_folder, settings, port=0, host="0.0.0.0"), listening(run_folder, port=0)]
+    assert [each.address.rpartition(":")[0] for each in opened] == ["http://0.0.0.0"] * 2 + ["http://127.0.0.1"]
+    for each in opened:
+        each.socket.close()
+        each.service.stop()
 
 
 def test_connections_stay_open(served):

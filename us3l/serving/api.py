@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -11,6 +12,7 @@ from us3l import __version__
 from us3l.serving.bodies import KINDS
 
 IMAGES = f"One image as it is, or several: a form of files, or JSON, a list of base64 strings. Content type: {KINDS}."
+CODE = re.compile("`([^`]+)`")
 ERRORS = {
     400: "An image or a parameter cannot be used; the answer says why.",
     401: "The token is missing or wrong.",
@@ -92,7 +94,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/recent",
-        "The last five minutes: requests, p95, width and refusals.",
+        "The last five minutes: requests, their p95 per image, the width, and refusals.",
         {
             "every_seconds": 5,
             "width": 0.5,
@@ -159,7 +161,7 @@ def description() -> str:
     parts = [f'<p class=lead>{escape(IMAGES)} Everything else is JSON; errors are <code>{{"error": ...}}</code>.</p>']
     for one in ENDPOINTS:
         parts.append(f"<section class=card><h3><code>{one.method} {escape(one.path)}</code></h3>")
-        parts.append(f"<p>{escape(one.about)}</p>")
+        parts.append("<p>" + CODE.sub(r"<code>\1</code>", escape(one.about)) + "</p>")
         if one.parameters:
             rows = "".join(f"<dt><code>{p.name}</code></dt><dd>{escape(p.about)}</dd>" for p in one.parameters)
             parts.append(f"<dl>{rows}</dl>")

@@ -146,17 +146,17 @@ function neighboursOf(rows) {
 // The last minutes
 
 const CURVES = [
-  { title: "p95 of requests", of: (row) => row.p95_ms, y: { label: "ms", kind: "ms", range: [0, 0] } },
+  { title: "p95 of requests, per image", of: (row) => row.p95_ms, y: { label: "ms", kind: "ms", range: [0, 0] } },
   { title: "Width of requests that name none", of: (row) => row.width, y: { label: "width", kind: "width", range: [0, 1] } },
 ];
 
 function specs(recent) {
   const target = state.about.target_ms;
   return CURVES.map(({ title, of, y }, number) => {
-    const points = recent.rows.filter((row) => of(row) !== null).map((row) => [-row.seconds_ago / 60, of(row)]);
+    const points = recent.rows.filter((row) => of(row) !== null).map((row) => [-row.seconds_ago, of(row)]);
     const line = points.length ? [[points[0][0], target], [Math.max(0, points[points.length - 1][0]), target]] : [];
     const series = [{ name: title, points }, ...(number === 0 && points.length ? [{ name: `target, ${show("ms", target)}`, points: line }] : [])];
-    return { title, series, y, x: { label: "minutes", kind: "number" } };
+    return { title, series, y, x: { label: "seconds", kind: "number" } };
   });
 }
 

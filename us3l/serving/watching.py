@@ -22,7 +22,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25,
 
 @dataclass
 class Span:
-    """What happened in a few seconds."""
+    """What happened in a few seconds; latencies are per image, as the target is."""
 
     number: int
     width: float
@@ -80,7 +80,7 @@ class ServiceWatch:
         """A request got its result."""
         self.latency.labels(path, f"{width:g}").observe(seconds)
         self.images.labels(path, f"{width:g}").inc(images)
-        self._span().latencies[round(FINE * math.log(max(1e3 * seconds, 1e-3)))] += 1
+        self._span().latencies[round(FINE * math.log(max(1e3 * seconds / images, 1e-3)))] += 1
 
     def refused(self, cause: str) -> None:
         """A request got none."""
