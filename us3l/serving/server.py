@@ -161,7 +161,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"`port` must be 0 to 65535, not {port}")
     try:
         (kind, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        found = socket.socket(kind, socket.SOCK_STREAM)
+        # Named by its protocol, asyncio sends at once; else an answer in two parts would wait 40 ms for the client.
+        found = socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise UserError(f"`host` {host}: {error.strerror}") from None
     try:
