@@ -172,12 +172,16 @@ def mutated_requests(model: Path, backend: str, clients: int, requests: int) -> 
                 async with asyncio.timeout(30):
                     reader, writer = await asyncio.open_connection(HOST, port)
                     writer.write(request)
-                    writer.write_eof()  # as of a client that waits for the answer
                     try:
-                        reply = await receive(reader)
+                        async with asyncio.timeout(1.0):
+                            reply = await receive(reader)
                         tally[str(reply.status)] += 1
                         if b"Traceback" in reply.body or b".py" in reply.body or reply.status == 500:
                             bad.append(reply.body)
+                    except TimeoutError:  # it waits for more, and must end when no more comes
+                        writer.write_eof()
+                        await reader.read()
+                        tally["not complete"] += 1
                     except (asyncio.IncompleteReadError, ConnectionError, ValueError):
                         tally["closed"] += 1
                     writer.close()

@@ -50,6 +50,7 @@ def test_a_stop_answers_what_was_accepted_and_refuses_the_rest(run_folder, monke
         service.stopping = True  # what a signal does first
         reply = client.post("/embed", IMAGE)
         assert (reply.status, reply.json) == (503, {"error": "the service is stopping"})
+        assert reply.headers["connection"] == "close"
         assert client.get("/ready").status == 503
         client.listening.server.should_exit = True  # and then
         go.set()

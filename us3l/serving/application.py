@@ -83,6 +83,8 @@ class Handlers:
                 LOG.exception("%s failed", endpoint.path)
                 self.service.watch.refused("internal")
                 response = plain({"error": "internal error"}, 500)
+            if self.service.stopping:  # so that no further request is sent where nobody will read it
+                response.headers["connection"] = "close"
             self.service.watch.requests.labels(endpoint.path, str(response.status_code)).inc()
             ms = 1e3 * (time.perf_counter() - started)
             LOG.info("%s %s %d %.1f ms", endpoint.method, endpoint.path, response.status_code, ms)
