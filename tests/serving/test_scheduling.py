@@ -102,6 +102,20 @@ def test_no_more_together_than_the_network_takes(made):
     assert [len(images) for _, _, images in made.model.calls] == [1, 8, 8, 3]
 
 
+def test_no_more_together_than_can_be_waited_for(made, monkeypatch):
+    monkeypatch.setattr("us3l.serving.scheduling.RECENT", 0.0)  # what it really takes does not matter
+    made.occupied()
+    made.scheduler.batch_ms = 35
+    made.job(*[b"x"] * 7)  # of 10 ms each
+    made.job(*[b"y"] * 20, width=0.25)
+    made.run(3, 7)
+    assert [len(images) for _, _, images in made.model.calls] == [1, 3, 3, 1, 8, 8, 4]
+    made.scheduler.batch_ms = 1e-9
+    made.job(*[b"x"] * 2)
+    made.run(1, 2)
+    assert [len(images) for _, _, images in made.model.calls[7:]] == [1, 1]
+
+
 def test_free_threads_share_the_images_of_a_request():
     made = Made(workers=2)
     made.job(*[b"x"] * 6)

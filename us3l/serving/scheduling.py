@@ -81,13 +81,19 @@ class Scheduler:
         workers: Threads that compute.
         capacity: Images that may wait.
         gather_ms: How long an image waits for others of its width, while some are being received.
+        batch_ms: How long a batch may take, about: those who come meanwhile wait for it.
         batched: Told of each batch: images, and seconds that it took.
     """
 
     def __init__(
-        self, workers: int, capacity: int, gather_ms: float = 0.0, batched: Callable[[int, float], None] | None = None
+        self,
+        workers: int,
+        capacity: int,
+        gather_ms: float = 0.0,
+        batch_ms: float = math.inf,
+        batched: Callable[[int, float], None] | None = None,
     ) -> None:
-        self.workers, self.capacity, self.gather_ms = workers, capacity, gather_ms
+        self.workers, self.capacity, self.gather_ms, self.batch_ms = workers, capacity, gather_ms, batch_ms
         self.slowdown = 1.0
         """How many times as long as on the idle machine an image takes now."""
         self.receiving = 0
@@ -194,7 +200,7 @@ class Scheduler:
                     gathered = False
                     continue
                 batch = self._next()
-                full = len(batch.items) >= batch.model.together(batch.task, batch.width)
+                full = len(batch.items) >= self._most(batch.model, batch.task, batch.width)
                 if full or gathered or not self.receiving or not self.gather_ms or self._stopping:
                     break
                 self._changed.wait(self.gather_ms / 1e3)
@@ -229,7 +235,12 @@ class Scheduler:
             for number in range(job.taken, len(job.images))
         ]
         share = math.ceil(len(alike) / (self.workers - len(self._running)))
-        return ImageBatch(model, task, width, list(islice(alike, min(share, model.together(task, width)))))
+        return ImageBatch(model, task, width, list(islice(alike, min(share, self._most(model, task, width)))))
+
+    def _most(self, model: ServedModel, task: Task, width: float) -> int:
+        """Images of a batch."""
+        in_time = self.batch_ms / (self.slowdown * model.idle_ms(task, width))
+        return int(max(1, min(in_time, model.together(task, width))))
 
     def _compute(self, batch: ImageBatch) -> None:
         readable, pixels = [], []

@@ -23,6 +23,7 @@ from us3l.width import Width, mean_width
 
 LOG = logging.getLogger("us3l.serving")
 HANGING = 30.0  # seconds after its deadline in which a job that has begun must end
+SHARE = 0.25  # of the target, that a batch may take
 PATHS: dict[Task, str] = {"features": "/embed", "classes": "/predict"}
 
 
@@ -56,7 +57,11 @@ class Service:
         self.bodies = Bodies(settings)
         self.watch = ServiceWatch(lambda: mean_width(self._width()), lambda: self.scheduler.waiting)
         self.scheduler = Scheduler(
-            settings.workers, settings.queue, settings.gather_ms, lambda images, _: self.watch.batch.observe(images)
+            settings.workers,
+            settings.queue,
+            settings.gather_ms,
+            settings.target_ms * SHARE,
+            lambda images, _: self.watch.batch.observe(images),
         )
         self._started = time.perf_counter()
 
