@@ -237,7 +237,7 @@ class Scheduler:
         share = math.ceil(len(alike) / (self.workers - len(self._running)))
         return ImageBatch(model, task, width, list(islice(alike, min(share, self._most(model, task, width)))))
 
-    def _most(self, model: ServedModel, task: Task, width: float) -> int:
+    def _most(self, model: ServedModel, task: Task, width: Width) -> int:
         """Images of a batch."""
         in_time = self.batch_ms / (self.slowdown * model.idle_ms(task, width))
         return int(max(1, min(in_time, model.together(task, width))))
