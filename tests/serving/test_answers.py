@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.serving.conftest import encoded, serving
+from tests.serving.services import encoded, serving
 from us3l.deploy.runtime import Runtime
 
 KINDS = [("PNG", "RGB"), ("JPEG", "RGB"), ("JPEG", "L"), ("GIF", "P"), ("BMP", "RGB"), ("WEBP", "RGB"), ("PNG", "RGBA")]

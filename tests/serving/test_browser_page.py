@@ -4,7 +4,7 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from tests.reporting.test_browser import browser, find, pytestmark, wait
-from tests.serving.conftest import encoded
+from tests.serving.services import encoded
 
 __all__ = ["browser", "pytestmark"]
 

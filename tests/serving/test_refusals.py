@@ -6,7 +6,7 @@ from base64 import b64encode
 
 import pytest
 
-from tests.serving.conftest import encoded, serving
+from tests.serving.services import encoded, serving
 from tests.serving.test_answers import form
 from us3l.errors import UserError
 from us3l.serving.settings import ServiceSettings

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import us3l
-from tests.serving.conftest import WAIT, encoded, save_run, serving
+from tests.serving.services import WAIT, encoded, save_run, serving
 from us3l.cli.main import main
 from us3l.errors import Caution
 from us3l.serving.model import ServedModel

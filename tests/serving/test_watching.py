@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.serving.conftest import encoded
+from tests.serving.services import encoded
 from us3l.serving.api import ENDPOINTS, openapi
 from us3l.serving.watching import EVERY, POINTS, ServiceWatch
 
