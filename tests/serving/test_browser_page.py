@@ -25,7 +25,8 @@ def test_an_image_is_dropped_and_the_width_moved(browser, served, tmp_path, widt
     find(browser, "#auto").click()
     slide = "const s = document.getElementById('width'); s.value = 0; s.dispatchEvent(new Event('input'))"
     browser.execute_script(slide)
-    wait(browser, lambda: find(browser, "#facts .value").text == "0.5x")  # the narrowest of the classifiers
+    width_of_the_answer = "return document.querySelector('#facts .value')?.textContent"  # it may be replaced meanwhile
+    wait(browser, lambda: browser.execute_script(width_of_the_answer) == "0.5x")  # the narrowest of the classifiers
     wait(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, "#curves svg polyline")) >= 2)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.get_log("browser") == []
