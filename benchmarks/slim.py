@@ -1,0 +1,247 @@
+"""What `--recipe slim` makes of a pretrained MobileNetV2, beside all that one could do instead.
+
+python -m benchmarks.slim --out runs/slim-comparison           three seeds of everything, at full length
+python -m benchmarks.slim --out runs/short --epochs 5 --seeds 1
+
+It can be stopped and started again: runs are resumed, and what was measured is not measured again. The figures are in
+OUT/results.json and OUT/results.md.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+
+import us3l
+from us3l.data.preprocessing import Preprocessing
+from us3l.data.sources import load
+from us3l.evaluation import evaluate_frozen
+from us3l.files import write_json
+from us3l.run.records import Gauges, read_records
+from us3l.sorting import sort_channels
+from us3l.storage import read_tensors
+
+WIDTHS = (1.0, 0.75, 0.5, 0.25)
+SIZE, CIFAR_SIZE = 96, 64
+CALIBRATION = 2048
+CLASSES = {
+    "tench": 0, "english_springer": 217, "cassette_player": 482, "chain_saw": 491, "church": 497, "french_horn": 566,
+    "garbage_truck": 569, "gas_pump": 571, "golf_ball": 574, "parachute": 701,
+}  # fmt: skip
+"""The classes of the photographs among ImageNet's thousand."""
+Figures = dict[str, dict[str, float]]
+"""By measure, then by width."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Measure what `--recipe slim` makes of a pretrained MobileNetV2."""
+
+    out: Path
+    """Folder for runs and results."""
+    data: Path = Path("../shared/data")
+    """With photos/, cifar10/ and weights/."""
+    epochs: int | None = None
+    """Of every run (default: the recipe's)."""
+    seeds: int = 3
+    only: tuple[str, ...] = ()
+    """Kinds of rows to measure (default: all): cut, sorted, varied; slim, scratch, alone, resnet-taught,
+    resnet-scratch; unsorted, by-images, features, similarities."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing to measure."""
+
+    kind: str
+    seed: int
+    measure: Callable[[], Figures]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.seed}"
+
+
+class Bench:
+    def __init__(self, command: Comparison) -> None:
+        self.command = command
+        self.photos, self.cifar = str(command.data / "photos"), str(command.data / "cifar10")
+        self.weights = command.data / "weights" / "mobilenet_v2-imagenet1k.safetensors"
+        self.state = read_tensors(self.weights, whole_numbers=True)
+
+    def rows(self) -> Iterator[Row]:
+        """The cheap ones first, then seed by seed."""
+        yield Row("cut", 0, self.untrained)
+        yield Row("sorted", 0, partial(self.untrained, by="weights"))
+        yield Row("varied", 0, partial(self.untrained, by="images"))
+        started = {"init": self.weights}
+        scratch: dict[str, Any] = {"recipe": "mini-photos", "batch_size": 64, "lr": 0.1}
+        resnet: dict[str, Any] = {"backbone": "resnet18", "base": 32}
+        for seed in range(self.command.seeds):
+            yield Row("slim", seed, partial(self.trained, f"slim-{seed}", seed, **started))
+            yield Row("scratch", seed, partial(
+                self.trained, f"scratch-{seed}", seed, **scratch, backbone="mobilenet_v2", base=64
+            ))  # fmt: skip
+            for width in WIDTHS[1:]:
+                alone = partial(self.trained, f"alone-{width:g}-{seed}", seed, individual=width, **started)
+                yield Row(f"alone-{width:g}", seed, partial(renamed, alone, width))
+            yield Row("resnet-taught", seed, partial(
+                self.trained, f"resnet-taught-{seed}", seed, teacher=self.weights, stem="imagenet", **resnet
+            ))  # fmt: skip
+            yield Row(
+                "resnet-scratch", seed, partial(self.trained, f"resnet-scratch-{seed}", seed, **scratch, **resnet)
+            )
+            yield Row("unsorted", seed, partial(self.resorted, f"unsorted-{seed}", seed, None))
+            yield Row("by-images", seed, partial(self.resorted, f"by-images-{seed}", seed, "images"))
+            shares = {"features": (1.0, 0.0), "similarities": (0.0, 1.0)}
+            for kind, (features, relations) in shares.items():
+                chosen = {"teacher_features": features, "teacher_relations": relations}
+                yield Row(kind, seed, partial(self.trained, f"{kind}-{seed}", seed, **started, **chosen))
+
+    def source(self, by: str | None = None) -> us3l.Slimmable:
+        """The pretrained network, its channels sorted by weights or by images, or as they are."""
+        net = us3l.create("mobilenet_v2")
+        net.load_plain({name: tensor for name, tensor in self.state.items() if not name.startswith("classifier")})
+        net.metadata = {"preprocessing": Preprocessing.usual(SIZE).to_plain()}
+        if by is not None:
+            sort_channels(net.eval(), self.seen("train", 512)[0] if by == "images" else None)
+        return net
+
+    def untrained(self, by: str | None = None) -> Figures:
+        """Its sub-networks merely calibrated."""
+        net = self.source(by)
+        us3l.calibrate(net, self.seen("train", CALIBRATION)[0], WIDTHS[1:])
+        return self.measured(net.eval())
+
+    def trained(self, name: str, seed: int, **settings: Any) -> Figures:
+        """A run by the recipe slim, or by another that the settings name."""
+        settings = {"recipe": "slim", "size": SIZE, "seed": seed, "calibrated_widths": WIDTHS} | settings
+        epochs = self.command.epochs or us3l.training.recipes.named("slim").epochs
+        folder = self.command.out / "runs" / name
+        if "individual" in settings:
+            settings["calibrated_widths"] = (1.0,)
+        again = us3l.Run(folder).started
+        given = {"resume": True} if again else {"data": self.photos, "epochs": epochs, **settings}
+        run = us3l.pretrain(out=folder, progress="lines", **given)
+        looks = [record for record in read_records(run) if isinstance(record, Gauges)]
+        curve = {
+            f"knn while training, {look.step + 1} steps": {
+                w: found["knn"] for w, found in look.gauges.items() if "knn" in found
+            }
+            for look in looks
+        }
+        return self.measured(run.network) | curve
+
+    def resorted(self, name: str, seed: int, by: str | None) -> Figures:
+        """The recipe slim with channels in another order: those of a slimmable network are not sorted again."""
+        return self.trained(name, seed, init=self.source(by))
+
+    @torch.no_grad()
+    def measured(self, net: us3l.Slimmable) -> Figures:
+        """kNN and linear probe on the photographs and on CIFAR-10; and ImageNet's own classifier, where it fits."""
+        widths = [width for width in WIDTHS if width >= net.min_width]
+        found = self.probed(net, widths, self.photos, "photos", None, None)
+        found |= self.probed(net, widths, self.cifar, f"cifar10 at {CIFAR_SIZE}", CIFAR_SIZE, (5_000, 2_000))
+        if net.family.name == "mobilenet_v2":
+            images, labels = self.seen("test")
+            names = sorted(CLASSES)  # as folders are
+            weight, bias = (self.state[f"classifier.1.{part}"][[CLASSES[name] for name in names]] for part in
+                            ("weight", "bias"))  # fmt: skip
+            right = {}
+            for width in widths:
+                features = torch.cat([net.at(width)(batch) for batch in images.split(250)])
+                right[f"{width:g}"] = 100 * ((features @ weight.T + bias).argmax(1) == labels).float().mean().item()
+            found["ImageNet's classifier, ten classes"] = right
+        return found
+
+    def probed(
+        self,
+        net: us3l.Slimmable,
+        widths: list[float],
+        data: str,
+        name: str,
+        size: int | None,
+        counts: tuple[int, int] | None,
+    ) -> Figures:
+        side = Preprocessing.of(net, size).resize
+        most = counts or (None, None)
+        train, test = load(data, "train", side, limit=most[0]), load(data, "test", side, limit=most[1])
+        if size is not None:  # statistics belong to the size of the images, too
+            other = us3l.Slimmable(net.family, net.min_width)
+            other.load_state_dict({k: v for k, v in net.state_dict().items() if k in other.state_dict()}, strict=False)
+            other.metadata = net.metadata
+            net = other.eval()
+        results = evaluate_frozen(net, train, test, widths, size, floor=False).results
+        return {
+            f"{kind}, {name}": {f"{row.width:g}": getattr(row, kind) for row in results} for kind in ("knn", "linear")
+        }
+
+    @cache  # noqa: B019 (there is one of it)
+    def seen(self, split: Literal["train", "test"], count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Photographs as the network sees them, and their labels."""
+        preprocessing = Preprocessing.usual(SIZE)
+        images = load(self.photos, split, preprocessing.resize, limit=count)
+        assert images.labels is not None
+        return preprocessing.apply(images.images), images.labels
+
+
+def renamed(measure: Callable[[], Figures], width: float) -> Figures:
+    """What was measured of a network that is called width 1, by the width that it has."""
+    return {name: {f"{width:g}": next(iter(values.values()))} for name, values in measure().items()}
+
+
+def summary(results: dict[str, Figures]) -> str:
+    """The mean over seeds of everything, as tables."""
+    kinds: dict[str, list[Figures]] = {}
+    for name, figures in results.items():
+        kinds.setdefault(name.rpartition("-")[0], []).append(figures)
+    measures = dict.fromkeys(measure for figures in results.values() for measure in figures)
+    lines = []
+    for measure in measures:
+        lines += [
+            "",
+            f"{measure}, %",
+            "",
+            "| | seeds | 1x | 0.75x | 0.5x | 0.25x |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
+        for kind, found in kinds.items():
+            cells = []
+            for width in WIDTHS:
+                values = [
+                    figures[measure][f"{width:g}"] for figures in found if f"{width:g}" in figures.get(measure, {})
+                ]
+                spread = f" ±{statistics.stdev(values):.1f}" if len(values) > 1 else ""
+                cells.append(f"{statistics.mean(values):.1f}{spread}" if values else "")
+            if any(cells):
+                lines.append(f"| {kind} | {len(found)} | {' | '.join(cells)} |")
+    return "\n".join(lines).strip() + "\n"
+
+
+def main() -> None:
+    command = tyro.cli(Comparison)
+    warnings.filterwarnings("ignore", message="width .* is not calibrated")
+    file = command.out / "results.json"
+    results: dict[str, Figures] = json.loads(file.read_text()) if file.exists() else {}
+    command.out.mkdir(parents=True, exist_ok=True)
+    for row in Bench(command).rows():
+        if row.name in results or (command.only and row.kind.partition("-0.")[0] not in command.only):
+            continue
+        print(f"measuring {row.name} ...", flush=True)
+        results[row.name] = row.measure()
+        write_json(file, results)
+        (command.out / "results.md").write_text(summary(results), encoding="utf-8")
+        print(json.dumps(results[row.name]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
