@@ -13,13 +13,15 @@ from tests.made_runs import make_run
 from us3l.cli.main import main
 from us3l.errors import UserError
 from us3l.evaluation.unlabelled import linear_cka
+from us3l.reporting.facts import run_facts
+from us3l.reporting.searches import bars
 from us3l.run.searches import SCORES, ScoreLog, read_search, search_file
 from us3l.searching.evolution import Evolution
 from us3l.searching.judging import Judge
 from us3l.searching.pricing import BlockTimes, Prices
 from us3l.searching.space import Space
 from us3l.stopping import Interrupted
-from us3l.width import Subnet
+from us3l.width import Subnet, as_plain
 
 FEW = {"candidates": 12, "images": 50}
 
@@ -67,6 +69,19 @@ def test_picking_and_profiling_know_it(run, record):
     )
     found = us3l.profile(run, repeats=1, device="here")
     assert record.best in {row["width"] for row in found.rows if row.get("p50_ms")}
+
+
+def test_the_page_draws_it(run, record):
+    facts = run_facts(run, "digits", run.network, 16)
+    (one,) = (one for one in facts["searches"] if one["name"] == record.name)
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    searched, plain = one["chart"]["series"]
+    assert searched["points"][-1][1] == pytest.approx(100)
+    assert all("-" not in name for _, _, name in plain["points"])
+    rows = {row[0]: row for row in one["table"]["rows"]}
+    assert rows[as_plain(record.best)][1] == bars(record.best, 4)
+    assert len(rows[1.0][1]) == 4
+    assert one["table"]["columns"][1]["name"] == "stages"
 
 
 def test_the_same_seed_finds_the_same_and_a_stopped_search_goes_the_same_way(run, record, monkeypatch):

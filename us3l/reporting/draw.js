@@ -24,7 +24,7 @@ function human(value) {
   return `${+value.toPrecision(3)}${units[unit]}`;
 }
 const KINDS = {
-  width: (value) => `${+value.toPrecision(4)}x`,
+  width: (value) => (typeof value === "string" ? `${value}x` : `${+value.toPrecision(4)}x`),
   percent: (value) => `${value.toFixed(1)} %`,
   count: human,
   step: (value) => Math.round(value).toLocaleString("en"),

@@ -21,15 +21,17 @@ from us3l.progress import clock
 from us3l.reporting.advice import advise, longer_run
 from us3l.reporting.profile import NAMES
 from us3l.reporting.records import Facts, chart, gauge_curves, loss_curves
+from us3l.reporting.searches import search_facts
 from us3l.reporting.tables import comparison
 from us3l.run import Run
 from us3l.run.evaluations import METRICS, QUALITIES, EvaluationRecord, read_evaluation, read_evaluations
 from us3l.run.profiles import Costs, Latency, Profile, newest_profile
 from us3l.run.records import History, Record, StepRecord, read_history, read_records
+from us3l.run.searches import read_searches
 from us3l.slimmable import Slimmable
 from us3l.training.recipes import Recipe
 from us3l.training.run import RunConfig, config_of
-from us3l.width import Subnet, Width
+from us3l.width import Subnet, Width, as_plain
 
 
 def run_facts(
@@ -72,6 +74,7 @@ def run_facts(
         "figures": figures,
         "trade_offs": trade_offs(figures),
         "evaluations": [evaluation_facts(one) for one in found],
+        "searches": searches(run),
         "advice": advice_facts(run, config, records, typed),
         "curves": loss_curves(steps, config.recipe) + gauge_curves(records),
         "config": read_bytes(run.config_file).decode(errors="replace"),
@@ -224,11 +227,21 @@ def evaluation_facts(one: EvaluationRecord) -> Facts:
             f"{metric}_top5": (f"{name}, top 5", "percent"),
         }
     names |= {name: (title, QUALITY_KINDS[name]) for name, title in QUALITIES.items()}
-    rows = [{name: getattr(result, name, None) for name in names} for result in one.widths]
+    rows = [
+        {name: getattr(result, name, None) for name in names} | {"width": as_plain(result.width)}
+        for result in one.widths
+    ]
     shown = [name for name in names if any(row[name] is not None for row in rows)]
     columns = [{"name": names[name][0], "kind": names[name][1]} for name in shown]
     table = {"columns": columns, "rows": [[row[name] for name in shown] for row in rows]}
     return {"name": one.name, "about": trust(one), "table": table, "classes": by_class(one)}
+
+
+def searches(run: Run) -> list[Facts]:
+    """What was found by searches of the present weights, the newest first."""
+    present = run.weights if run.model.is_dir() else None
+    known = reversed(read_searches(run, check=False).values())
+    return [search_facts(one) for one in known if present and one.weights and not one.weights.differences(present)]
 
 
 def trust(one: EvaluationRecord) -> str:

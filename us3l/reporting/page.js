@@ -101,6 +101,10 @@ function tradeOff(run, selected) {
   return h("div", {}, h("div", { class: "choices" }, worth.element, price.element), figure);
 }
 
+function searched(run) {
+  return run.searches.flatMap((one) => [h("h4", { class: "table" }, `Search: ${one.name}`), h("p", { class: "soft" }, one.about), withNumbers(one.chart), table(one.table)]);
+}
+
 function advice(found) {
   if (!found) return [];
   return [
@@ -214,6 +218,7 @@ function sections(run) {
     ["Summary", summary(run)],
     ["Every width", everyWidth(run, selected)],
     ["Accuracy and cost", accuracy(run, selected)],
+    ...(run.searches.length ? [["Searched sub-networks", searched(run)]] : []),
     ["Training", training(run)],
     ["Nearest neighbours", gallery ? neighbours(gallery) : missing],
     ["Map", gallery ? embeddingMap(gallery) : [h("p", { class: "note" }, run.no_gallery)]],

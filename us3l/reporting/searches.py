@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -10,7 +11,7 @@ from us3l.deploy.pick import BUDGETS
 from us3l.reporting.palette import COLOURS, INK
 from us3l.reporting.tables import human
 from us3l.run.searches import FoundNetwork, SearchRecord
-from us3l.width import Subnet, Width
+from us3l.width import Subnet, Width, as_plain
 
 SHOWN = 12
 BARS = "▁▂▃▄▅▆▇█"
@@ -33,16 +34,54 @@ def search_table(record: SearchRecord) -> Table:
         table.add_column(name)
     for name in ("score, %", "other images", "MACs", "params", *(["ms", "measured"] if timed(record) else []), ""):
         table.add_column(name, justify="right")
-    stages = max((len(one.width.widths) for one in record.networks if isinstance(one.width, Subnet)), default=1)
-    some = {one.width for one in record.networks if one.confirmed is not None} | {w.width for w in record.front()}
-    for one in [one for one in sorted(record.networks, key=lambda one: -one.score) if one.width in some][:SHOWN]:
+    for one in shown(record):
         cells = [f"{one.score:.1f}", "" if one.confirmed is None else f"{one.confirmed:.1f}"]
         cells += [human(one.figures["macs"]), human(one.figures["params"])]
         if timed(record):
             ms = one.measured_ms
             cells += [f"{one.figures['latency_ms']:.3g}", "" if ms is None else f"{ms:.3g}"]
-        table.add_row(bars(one.width, stages), f"{one.width:g}x", *cells, "best" if one.width == record.best else "")
+        best = "best" if one.width == record.best else ""
+        table.add_row(bars(one.width, stages_of(record)), f"{one.width:g}x", *cells, best)
     return table
+
+
+def search_facts(record: SearchRecord) -> dict[str, Any]:
+    """A search for the page: what came out, the fronts, and the networks, drawn as a bar for each stage."""
+    kind = record.figure
+
+    def points(front: list[FoundNetwork]) -> list[list[Any]]:
+        return [[one.figures[kind], one.score, f"{one.width:g}x"] for one in front]
+
+    series = [
+        {"name": "searched: no cheaper network has this score", "points": points(record.front())},
+        {"name": "plain widths", "points": points(record.front(uniform=True))},
+    ]
+    axis = {"label": BUDGETS[kind], "kind": "ms" if kind == "latency_ms" else "count", "log": True}
+    about = f"budget: {BUDGETS[kind]} of {record.budgets[kind]:g}; {record.images} unlabelled images of {record.data}"
+    title = f"Agreement with the full network, against {BUDGETS[kind]}"
+    agreement = {"label": "agreement", "kind": "percent"}
+    columns = {"width": "width", "stages": "text", "score": "percent", "other images": "percent", "MACs": "count"}
+    columns |= {"parameters": "count"} | ({"measured": "ms"} if timed(record) else {})
+    rows = []
+    for one in shown(record):
+        row = [as_plain(one.width), bars(one.width, stages_of(record)), one.score, one.confirmed]
+        rows.append([*row, one.figures["macs"], one.figures["params"], *([one.measured_ms] if timed(record) else [])])
+    return {
+        "name": record.name,
+        "about": told(record),
+        "chart": {"title": title, "about": about, "x": axis, "y": agreement, "series": series},
+        "table": {"columns": [{"name": name, "kind": kind} for name, kind in columns.items()], "rows": rows},
+    }
+
+
+def shown(record: SearchRecord) -> list[FoundNetwork]:
+    """The networks that were scored twice, and those on the front, the best first."""
+    some = {one.width for one in record.networks if one.confirmed is not None} | {one.width for one in record.front()}
+    return [one for one in sorted(record.networks, key=lambda one: -one.score) if one.width in some][:SHOWN]
+
+
+def stages_of(record: SearchRecord) -> int:
+    return max((len(one.width.widths) for one in record.networks if isinstance(one.width, Subnet)), default=1)
 
 
 def timed(record: SearchRecord) -> bool:
