@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 OwnFamily = Callable[[Any], "nn.Module"]
-_GIVEN: ContextVar[OwnFamily | None] = ContextVar("family", default=None)
+_given: OwnFamily | None = None  # of the process: threads load models, too
 
 
 def import_family(name: str) -> OwnFamily:
@@ -58,13 +57,14 @@ def import_family(name: str) -> OwnFamily:
 @contextmanager
 def given_family(family: OwnFamily | None) -> Iterator[None]:
     """Let models that are networks of the user's own be read with a family, where nothing nearer says one."""
-    token = _GIVEN.set(family)
+    global _given
+    before, _given = _given, family
     try:
         yield
     finally:
-        _GIVEN.reset(token)
+        _given = before
 
 
 def current_family() -> OwnFamily | None:
     """What `given_family` gave."""
-    return _GIVEN.get()
+    return _given
