@@ -22,20 +22,24 @@ import numpy as np
 import torch
 import tyro
 
+import us3l
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
+from us3l.deploy.profile import latencies
 from us3l.evaluation.frozen import evaluate_frozen
 from us3l.evaluation.unlabelled import rankme
 from us3l.files import write_json
 from us3l.run import Run
+from us3l.run.searches import SearchRecord
 from us3l.searching.judging import SCORES, Judge
 from us3l.searching.pricing import Prices
 from us3l.searching.space import Space
 from us3l.slimmable import Slimmable
-from us3l.width import Width, encode
+from us3l.width import Subnet, Width, encode
 
 RESAMPLES = 2000
+TURNS = 15  # of each network that is timed
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ class Measured:
 
 
 def accuracies(net: Slimmable, width: Width, train: ImageSet, test: ImageSet) -> dict[str, float]:
-    """kNN and linear probe of one sub-network, which is calibrated on the training images."""
+    """kNN and linear probe of one sub-network; all are calibrated on the same training images."""
+    net.set_statistics(width, None)
     (found,) = evaluate_frozen(net, train, test, [width], floor=False).results
     net.set_statistics(width, None)
     assert found.knn is not None
@@ -125,8 +130,105 @@ class Tau(Measured):
             print(f"| {name} | {' | '.join(cells)} |")
 
 
+@dataclass(frozen=True)
+class Compare(Measured):
+    """Searches at the costs of some plain widths: is what they find more accurate than these?
+
+    The searches are kept in the run's folder, and see training images only.
+    """
+
+    against: tuple[float, ...] = (0.5, 0.7, 0.9)
+    """Plain widths, whose costs are the budgets."""
+    seeds: int = 3
+    """Of the search."""
+    latency: bool = False
+    """Budgets are the measured latencies of the plain widths, instead of their MACs."""
+    depth: bool = False
+    """Leave out blocks too."""
+    candidates: int = 150
+    """Sub-networks that each search scores."""
+
+    def work(self) -> None:
+        net, preprocessing, train, test = self.open()
+        prices, kept, gains = Prices(net, preprocessing.size, {}), self.read(), []
+        kind = "latency_ms" if self.latency else "macs"
+        print(f"| plain width | budget, {kind} | its linear probe | seed | found | its cost | its probe | gain | s |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        for plain in map(net.canonical, self.against):
+            own = self.measured(net, plain, train, test, kept)
+            budget = self.milliseconds(net, [plain])[plain] if self.latency else prices(plain)["macs"]
+            for seed in range(self.seeds):
+                record = self.search(f"{kind}-of-{plain:g}{'-depth' * self.depth}-{seed}", {kind: budget}, seed)
+                found, cost = self.measured(net, record.best, train, test, kept), f"{prices(record.best)['macs']:.4g}"
+                if self.latency:
+                    timed = self.milliseconds(net, [plain, record.best])
+                    cost = f"{timed[record.best]:.3f} beside {timed[plain]:.3f}"
+                gains.append(found["linear"] - own["linear"])
+                row: list[Any] = [f"{plain:g}x", f"{budget:.4g}", f"{own['linear']:.2f}", seed, record.best, cost]
+                row += [f"{found['linear']:.2f}", f"{gains[-1]:+.2f}", f"{record.seconds:.0f}"]
+                print(f"| {' | '.join(map(str, row))} |", flush=True)
+        print(f"mean gain {np.mean(gains):+.2f} points, standard deviation {np.std(gains):.2f}, {len(gains)} searches")
+
+    def search(self, name: str, budgets: dict[str, Any], seed: int) -> SearchRecord:
+        """What was found before, or now."""
+        settings: dict[str, Any] = {"depth": self.depth, "candidates": self.candidates, "seed": seed, "name": name}
+        return Run(self.run).searches.get(name) or us3l.search(self.run, self.data, **budgets, **settings)
+
+    def measured(
+        self, net: Slimmable, width: Width, train: ImageSet, test: ImageSet, kept: dict[str, Any]
+    ) -> dict[str, float]:
+        """Accuracies, from the file if they are there."""
+        if encode(width) not in kept:
+            kept[encode(width)] = accuracies(net, width, train, test)
+            write_json(self.kept, kept)
+        return kept[encode(width)]
+
+    def milliseconds(self, net: Slimmable, widths: Sequence[Width]) -> dict[Width, float]:
+        """Medians on this machine for one image, taking turns."""
+        size = Preprocessing.of(net).size
+        us3l.calibrate(net, torch.randn(8, 3, size, size), [width for width in widths if not net.calibrated(width)])
+        return {row.width: row.p50_ms for row in latencies(net, size, list(widths), ("torch",), (1,), 1, TURNS)}
+
+
+@dataclass(frozen=True)
+class Depth(Compare):
+    """Pairs of a width and a depth against plain widths: accuracy and latency of each."""
+
+    shares: tuple[float, ...] = (1.0, 0.75, 0.5)
+    """Of each stage's blocks that are kept, at least one."""
+    against: tuple[float, ...] = (1.0, 0.85, 0.7, 0.5, 0.25)
+    """Widths."""
+
+    def work(self) -> None:
+        net, preprocessing, train, test = self.open()
+        kept, prices, blocks = self.read(), Prices(net, preprocessing.size, {}), net.family.blocks or ()
+        widths: dict[Width, tuple[float, float]] = {}
+        for wide in self.against:
+            for deep in self.shares:
+                depths = [max(1, round(deep * count)) for count in blocks]
+                widths.setdefault(net.canonical(Subnet(wide, depths)), (wide, deep))
+        found = {width: self.measured(net, width, train, test, kept) for width in widths}
+        timed = self.milliseconds(net, list(widths))
+        front: list[Width] = []
+        for width in sorted(widths, key=lambda width: timed[width]):
+            if not front or found[width]["linear"] > found[front[-1]]["linear"]:
+                front.append(width)
+        print("| width | share of blocks | sub-network | latency, ms | MACs | linear probe | kNN | front |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        for width, (wide, deep) in widths.items():
+            macs, values = prices(width)["macs"], found[width]
+            print(
+                f"| {wide:g} | {deep:g} | {width} | {timed[width]:.3f} | {macs / 1e6:.2f} M | {values['linear']:.2f} | "
+                f"{values['knn']:.2f} | {'yes' if width in front else ''} |"
+            )
+
+
 def main() -> None:
-    command: Any = tyro.cli(Annotated[Tau, tyro.conf.subcommand("tau")])
+    command: Any = tyro.cli(
+        Annotated[Tau, tyro.conf.subcommand("tau")]
+        | Annotated[Compare, tyro.conf.subcommand("compare")]
+        | Annotated[Depth, tyro.conf.subcommand("depth")]
+    )
     started = time.monotonic()
     command.work()
     print(f"{time.monotonic() - started:.0f} s")

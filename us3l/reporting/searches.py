@@ -75,9 +75,10 @@ def search_facts(record: SearchRecord) -> dict[str, Any]:
 
 
 def shown(record: SearchRecord) -> list[FoundNetwork]:
-    """The networks that were scored twice, and those on the front, the best first."""
-    some = {one.width for one in record.networks if one.confirmed is not None} | {one.width for one in record.front()}
-    return [one for one in sorted(record.networks, key=lambda one: -one.score) if one.width in some][:SHOWN]
+    """The networks that were scored twice, and as many as have room of those on the front, the best first."""
+    finalists = [one for one in record.networks if one.confirmed is not None]
+    front = [one for one in reversed(record.front()) if one not in finalists]
+    return sorted(finalists + front[: SHOWN - len(finalists)], key=lambda one: -one.score)
 
 
 def stages_of(record: SearchRecord) -> int:
@@ -95,7 +96,9 @@ def told(record: SearchRecord) -> str:
     text = f"{record.best:g}x: the best within the budget, by agreement with the full network on {record.data}"
     if not record.fits:
         text = f"none of the best keeps the latency as measured; {record.best:g}x is the fastest of them"
-    if plain is not None and plain.width != record.best:
+    if best.uniform:
+        text += "; no sub-network whose stages differ is better"
+    elif plain is not None:
         text += f"; the plain width {plain.width:g}x has {plain.confirmed:.1f} %, it has {best.confirmed:.1f} %"
     return text
 
