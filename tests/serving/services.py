@@ -60,7 +60,7 @@ def serving(model, backend="torch", wait=True, **settings):
     """A client of a service that runs in a thread."""
     from us3l.serving.starting import listening
 
-    named = ("host", "port", "head", "token_file", "int8", "threads")
+    named = ("host", "space", "port", "head", "token_file", "int8", "threads")
     others = {name: settings.pop(name) for name in named if name in settings}
     usual = {"target_ms": 1e6, "deadline_ms": 1e6, "batch_size": 2}  # a busy machine must not make it refuse
     service = listening(model, ServiceSettings(**usual | settings), backend=backend, **{"port": 0} | others)

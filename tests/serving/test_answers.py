@@ -1,14 +1,21 @@
 """What a service answers, over HTTP."""
 
 import json
+import re
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from tests.serving.services import encoded, serving
+from tests.serving.services import encoded, save_run, serving
 from us3l.deploy.runtime import Runtime
+from us3l.errors import UserError
+from us3l.run import Run
+from us3l.run.spaces import keep_space
+from us3l.serving.starting import listening
 
 KINDS = [("PNG", "RGB"), ("JPEG", "RGB"), ("JPEG", "L"), ("GIF", "P"), ("BMP", "RGB"), ("WEBP", "RGB"), ("PNG", "RGBA")]
 
@@ -103,6 +110,34 @@ def test_a_width_by_the_time_that_it_may_take(served):
     reply = served.post("/embed?latency_ms=1e-6", encoded())
     assert reply.status == 400
     assert "no width takes at most 1e-06 ms here" in reply.json["error"]
+
+
+def test_features_of_all_widths_in_one_space(small, tmp_path):
+    folder = save_run(small, tmp_path / "run")
+    with pytest.raises(UserError, match="--space shared fits it"):
+        listening(folder, space="shared", port=0)
+    sizes = {width: small.carve(width)(torch.zeros(1, 3, 16, 16)).shape[1] for width in (0.25, 1.0)}
+    maps = {width: (torch.randn(5, size), torch.randn(5)) for width, size in sizes.items()}
+    keep_space(Run(folder), maps, "digits")
+    runtime = Runtime(folder, "torch", threads=1, space="shared")
+    with serving(folder, space="shared") as client:
+        assert client.get("/widths").json["space"] == "shared"
+        assert client.get("/widths").json["tasks"]["embed"]["widths"] == [0.25, 1.0]
+        for width in maps:
+            found = features(client.post(f"/embed?width={width}", encoded()))
+            np.testing.assert_array_equal(found, runtime.embed(encoded(), width))
+            assert found.shape == (1, 5)
+
+
+def test_the_guides_example(run_folder, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "photos").symlink_to(run_folder)
+    monkeypatch.chdir(tmp_path)
+    guide = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    names: dict = {}
+    exec(example, names)
+    assert not names["thread"].is_alive()
 
 
 def test_what_it_says_of_itself(served):

@@ -61,6 +61,8 @@ class Serve:
     """Choose between the files of a bundle that has both."""
     head: str | None = None
     """The classifier, by the name of its data, if there are several."""
+    space: Literal["own", "shared"] = "own"
+    """"shared" for features that can be compared across widths: see us3l embed --space."""
     log_requests: bool = False
     """A line for each request, on standard error; never what is in it."""
 
@@ -76,7 +78,7 @@ def main(arguments: list[str]) -> None:
     logging.getLogger("us3l.serving.requests").setLevel(logging.INFO if command.log_requests else logging.WARNING)
     given = vars(command) | {"workers": command.workers or max(1, processors() // command.threads)}
     settings = ServiceSettings(**{name: given[name] for name in vars(ServiceSettings()) if name in given})
-    names = ("backend", "threads", "int8", "head", "host", "port", "token_file")
+    names = ("backend", "threads", "int8", "head", "space", "host", "port", "token_file")
     service = listening(command.run, settings, **{name: given[name] for name in names})
     screen = CommandScreen()
     screen.say(f"measuring the widths of {command.run}")

@@ -30,7 +30,7 @@ class Parameter:
 
     name: str
     kind: str
-    """Of JSON schema: "number" or "integer"."""
+    """Of JSON schema, such as "number"."""
     about: str
 
 
@@ -51,7 +51,7 @@ class Endpoint:
     """Part of the pages: not in OpenAPI."""
 
 
-WIDTH = Parameter("width", "number", "Width of the network, such as 0.5 (default: the controller decides).")
+WIDTH = Parameter("width", "string", "Width of the network, such as 0.5 (default: the controller decides).")
 LATENCY = Parameter(
     "latency_ms", "number", "Take the widest network that should answer within this time, and refuse it otherwise."
 )
@@ -83,6 +83,7 @@ ENDPOINTS = (
             "model": "3f9c02b1a7de",
             "name": "photos",
             "backend": "onnx",
+            "space": "own",
             "image_size": 32,
             "target_ms": 50,
             "classes": ["cat", "dog"],

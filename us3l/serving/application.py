@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from us3l.serving.api import ENDPOINTS, Endpoint, openapi
 from us3l.serving.pages import docs_page, live_page
 from us3l.serving.refusals import Refusal
 from us3l.serving.service import Answer, Service
-from us3l.width import write_width
+from us3l.width import Width, given, stage_widths, write_width
 
 LOG = logging.getLogger("us3l.serving.requests")
 TOP = 5
@@ -128,7 +129,7 @@ class Handlers:
         service = self.service
         service.check_open()
         service.check_task(task)
-        width, latency = number(request, "width"), number(request, "latency_ms")
+        width, latency = asked_width(request), number(request, "latency_ms")
         if width is not None and latency is not None:
             raise Refusal(400, "give width or latency_ms, not both")
         if width is not None:
@@ -181,18 +182,35 @@ def plain(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 
 def number(request: Request, name: str) -> float | None:
-    """A positive number in the address; 0.5x is a width too."""
-    given = request.query_params.getlist(name)
-    if not given:
+    """A positive number in the address."""
+    text = parameter(request, name)
+    if text is None:
         return None
-    text = given[0].removesuffix("x") if name == "width" else given[0]
+    with suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise Refusal(400, f"{name} must be a number above 0")
+
+
+def asked_width(request: Request) -> Width | None:
+    """A width in the address: 0.5, 0.5x, or the name of a sub-network."""
+    text = parameter(request, "width")
+    if text is None:
+        return None
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if len(given) > 1 or not 0 < value < math.inf:
-        raise Refusal(400, f"{name} must be one number above 0")
-    return value
+        width = given(text.removesuffix("x"))
+    except UserError:
+        raise Refusal(400, "this is not a width") from None
+    if not all(0 < one < math.inf for one in stage_widths(width)):
+        raise Refusal(400, "a width must be above 0")
+    return width
+
+
+def parameter(request: Request, name: str) -> str | None:
+    values = request.query_params.getlist(name)
+    if len(values) > 1:
+        raise Refusal(400, f"{name} must be given once")
+    return values[0] if values else None
 
 
 def digest(text: bytes) -> bytes:

@@ -18,6 +18,7 @@ from us3l.deploy.backends import Backend, Forward
 from us3l.deploy.images import read, together
 from us3l.deploy.networks import Files, Shared, Task
 from us3l.deploy.runtime import MEASURED, Runtime, spread
+from us3l.deploy.space import SpaceName, shared_maps
 from us3l.deploy.timing import percentile, take_turns
 from us3l.errors import UserError
 from us3l.files import checksum
@@ -43,6 +44,7 @@ class ServedModel:
         threads: That compute one call.
         int8: As in `Runtime`.
         head: As in `Runtime`.
+        space: As in `Runtime`.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class ServedModel:
         threads: int = 1,
         int8: bool | None = None,
         head: str | None = None,
+        space: SpaceName = "own",
     ) -> None:
         self.settings = settings
-        self.runtime = Runtime(path, backend, threads, int8, head)
+        self.runtime = Runtime(path, backend, threads, int8, head, space)
         self.name = path.resolve().name
         networks = self.runtime.networks
         self.backend = networks.backend if isinstance(networks, Files) else "torch"
@@ -77,9 +80,16 @@ class ServedModel:
         self._lock = threading.Lock()
 
     def _usable(self, task: Task) -> list[Width]:
+        """The widths that can be asked for: calibrated, and mapped into the shared space if that is wanted."""
         networks = self.runtime.networks
         found = networks.widths(task)
-        return [width for width in found if networks.net.calibrated(width)] if isinstance(networks, Shared) else found
+        if not isinstance(networks, Shared):
+            return found
+        if task == "features" and self.runtime.space == "shared":
+            mapped = shared_maps(networks.run_folder, networks.net) if networks.run_folder else {}
+            found = [width for width in found if width in mapped] or [networks.net.widths[-1]]
+            networks.map(found[-1])  # says what to do if there is none
+        return [width for width in found if networks.net.calibrated(width)]
 
     @property
     def classes(self) -> list[str]:
@@ -191,6 +201,7 @@ class ServedModel:
             "model": self.identity,
             "name": self.name,
             "backend": self.backend,
+            "space": self.runtime.space,
             "image_size": networks.preprocessing.size,
             "target_ms": self.settings.target_ms,
             "classes": self.classes,

@@ -14,6 +14,7 @@ from us3l.serving.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from us3l.deploy.backends import Backend
+    from us3l.deploy.space import SpaceName
     from us3l.serving.server import Listening
 
 PACKAGES = ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client")
@@ -27,6 +28,7 @@ def listening(
     threads: int = 1,
     int8: bool | None = None,
     head: str | None = None,
+    space: SpaceName = "own",
     host: str = "127.0.0.1",
     port: int = 8000,
     token_file: Path | None = None,
@@ -40,6 +42,7 @@ def listening(
         threads: Processors that compute one image.
         int8: Choose between the files of a bundle that has both.
         head: The classifier, if there are several.
+        space: "shared" for features that can be compared across widths.
         host: Address to listen on; only this machine can connect to the default.
         port: 0 takes one that is free.
         token_file: A file with the token that clients must send.
@@ -58,7 +61,7 @@ def listening(
     place = Path(model)
     if not place.is_dir():
         raise UserError(f"{place} is not a folder: give that of a run, a model or a bundle")
-    load: Callable[[], ServedModel] = lambda: ServedModel(place, settings, backend, threads, int8, head)  # noqa: E731
+    load: Callable[[], ServedModel] = lambda: ServedModel(place, settings, backend, threads, int8, head, space)  # noqa: E731
     return Listening(Service(load, settings), host, port)
 
 
