@@ -5,7 +5,9 @@ import http.client
 import shutil
 import socket
 import threading
+import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -137,6 +139,37 @@ def test_refused_requests_make_it_narrower_too(service, monkeypatch):
     monkeypatch.setattr(service.scheduler, "_wait_ms", lambda narrow: 1e9 + narrow)
     assert answered(service, 40) == [None] * 40
     assert controller.width == 0.25
+
+
+def test_requests_that_were_not_looked_at_for_long_are_refused_unread(run_folder, monkeypatch):
+    with serving(run_folder, target_ms=1e5, deadline_ms=1e6) as client:
+        monkeypatch.setattr("us3l.serving.service.NOTABLE_MS", 1e9)  # it measures no lag of its own
+        named = [(9e4, "/embed?width=1", 200), (2e5, "/embed?width=1", 200), (2e6, "/embed?width=1", 503)]
+        for lag, path, status in [*named, (2e5, "/embed", 503), (9e4, "/embed", 200)]:
+            with monkeypatch.context() as patch:
+                patch.setattr(client.service, "hopeless", lambda query, lag=lag: hopeless(client.service, query, lag))
+                reply = client.post(path, IMAGE)
+            assert reply.status == status, (lag, path)
+            assert status == 200 or reply.json == {"error": "the service is busy"}
+        assert b'us3l_refusals_total{cause="lag"} 2.0' in client.get("/metrics").body
+
+
+def hopeless(service, query, lag):
+    service = SimpleNamespace(lag_ms=lag, settings=service.settings)
+    return Service.hopeless(service, query)
+
+
+def test_the_lag_of_the_loop_is_measured(service):
+    async def block():
+        watching = asyncio.create_task(service.watch_lag())
+        await asyncio.sleep(0)
+        time.sleep(0.2)
+        while not service.lag_ms:
+            await asyncio.sleep(0)
+        watching.cancel()
+        return service.lag_ms
+
+    assert asyncio.run(asyncio.wait_for(block(), WAIT)) > 100
 
 
 def test_a_service_of_one_width_stays_there(run_folder):

@@ -1,7 +1,6 @@
 """The queue, without HTTP and without a clock to wait for: a model whose images take as long as the test wants."""
 
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +12,11 @@ from us3l.serving.scheduling import QueuedRequest, Scheduler
 WAIT = 60
 
 
-class Model(SimpleNamespace):
+class Model:
     """Ten milliseconds per image at full width, by its own account; it computes when the test lets it."""
 
     def __init__(self, most=8):
-        super().__init__(auto=1.0, calls=[], most=most)
+        self.auto, self.calls, self.most = 1.0, [], most
         self.go, self.begun = threading.Semaphore(0), threading.Semaphore(0)
 
     def automatic_width(self, _):
@@ -81,6 +80,9 @@ def made():
     for _ in range(100):
         found.model.go.release()
     found.scheduler.stop()
+    assert found.scheduler.waiting == 0
+    assert found.scheduler._named_ms == pytest.approx(0)
+    assert not found.scheduler._automatic
 
 
 def test_images_of_one_width_are_computed_together_the_oldest_first(made):
@@ -186,6 +188,12 @@ def test_requests_without_a_width_count_as_the_narrowest_of_which_they_may_be_ma
     made.job(b"a", width=None, limit_ms=33)
     with pytest.raises(Refusal):
         made.job(b"b", width=None, limit_ms=33)
+
+
+def test_a_request_that_was_not_looked_at_for_long_is_too_late(made):
+    late = QueuedRequest(made.model, "features", [b"a"], 1.0, 20.0, 1e12, made._finish, late_ms=15.0)
+    with pytest.raises(Refusal, match="this would take about 25 ms, not 20 ms"):
+        made.scheduler.submit(late)
 
 
 def test_on_an_idle_machine_nothing_is_too_late(made):

@@ -75,6 +75,7 @@ class ServedModel:
                 self.width(settings.width, task)
         self.latencies: dict[Task, dict[Width, float]] = {}
         self.controllers: dict[Task, Controller] = {}
+        self._idle_ms: dict[tuple[Task, Width], float] = {}
         self._sizes: dict[tuple[Task, Width], list[int]] = {}
         self._runs: dict[tuple[Task, Width], Forward] = {}
         self._lock = threading.Lock()
@@ -125,6 +126,7 @@ class ServedModel:
             }
             times = take_turns(jobs, TURNS)
             self.latencies[task] = {width: percentile(ms, 50) for width, ms in times.items()}
+            self._idle_ms.clear()
             controller = Controller(self.latencies[task], self.settings.target_ms)
             if previous and task in previous.controllers:
                 controller.width = max([w for w in widths if w <= previous.controllers[task].width], default=widths[0])
@@ -158,8 +160,12 @@ class ServedModel:
 
     def idle_ms(self, task: Task, width: Width) -> float:
         """What an image takes on the idle machine: measured at that width or at the next that was."""
-        times = self.latencies[task]
-        return times[min([known for known in times if known >= width], default=max(times))]
+        known = self._idle_ms.get((task, width))
+        if known is None:
+            times = self.latencies[task]
+            known = times[min([measured for measured in times if measured >= width], default=max(times))]
+            self._idle_ms[task, width] = known
+        return known
 
     def together(self, task: Task, width: Width) -> int:
         """How many images `compute` gives to the network at once."""

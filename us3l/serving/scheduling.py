@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -39,6 +39,8 @@ class QueuedRequest:
     finished: Callable[[QueuedRequest], None]
     """Called once, from another thread."""
     arrived: float = field(default_factory=time.perf_counter)
+    late_ms: float = 0.0
+    """How long it had been there before anybody looked at it, about."""
     started: float | None = None
     ended: float | None = None
     refusal: Refusal | None = None
@@ -100,6 +102,9 @@ class Scheduler:
         """Requests that are being received: worth waiting for."""
         self._batched = batched
         self._jobs: deque[QueuedRequest] = deque()
+        self._images = 0  # that wait; and of these, by what is known of their width:
+        self._automatic: Counter[tuple[ServedModel, Task]] = Counter()
+        self._named_ms = 0.0  # on the idle machine
         self._running: list[ImageBatch] = []
         self._stopping = False
         self._changed = threading.Condition()
@@ -115,10 +120,7 @@ class Scheduler:
     def waiting(self) -> int:
         """Images in the queue."""
         with self._changed:
-            return self._waiting()
-
-    def _waiting(self) -> int:
-        return sum(len(job.images) - job.taken for job in self._jobs)
+            return self._images
 
     def wait_ms(self, narrow: bool = False) -> float:
         """How long a job that comes now would wait for its turn, about.
@@ -133,11 +135,21 @@ class Scheduler:
         if not self._jobs and len(self._running) < self.workers:
             return 0.0
         ahead = sum(len(batch.items) * batch.model.idle_ms(batch.task, batch.width) for batch in self._running) / 2
-        for job in self._jobs:
-            model, task = job.model, job.task
-            width = job.width or (model.narrowest(task) if narrow else model.automatic_width(task))
-            ahead += (len(job.images) - job.taken) * model.idle_ms(task, width)
+        ahead += self._named_ms
+        for (model, task), images in self._automatic.items():
+            ahead += images * model.idle_ms(task, model.narrowest(task) if narrow else model.automatic_width(task))
         return self.slowdown * ahead / self.workers
+
+    def _count(self, job: QueuedRequest, sign: int) -> None:
+        """Add the images of a job that wait to those of the queue, or take them off it."""
+        images = sign * (len(job.images) - job.taken)
+        self._images += images
+        if job.width is None:
+            self._automatic[job.model, job.task] += images
+            if not self._automatic[job.model, job.task]:
+                del self._automatic[job.model, job.task]  # else models that were exchanged would stay
+        else:
+            self._named_ms += images * job.model.idle_ms(job.task, job.width)
 
     def own_ms(self, model: ServedModel, task: Task, width: Width, images: int) -> float:
         """How long so large a request itself takes, about; several threads share its images."""
@@ -148,8 +160,8 @@ class Scheduler:
         with self._changed:
             if self._stopping:
                 raise Refusal(503, "the service is stopping", "stopping", wait_ms=1000)
-            wait = self._wait_ms(narrow=job.automatic)
-            if self._waiting() + len(job.images) > self.capacity:
+            wait = job.late_ms + self._wait_ms(narrow=job.automatic)
+            if self._images + len(job.images) > self.capacity:
                 reason = f"the queue is full: it has room for {self.capacity} images"
                 raise Refusal(429, reason, "queue", wait_ms=self._wait_ms(narrow=False))
             width = job.model.narrowest(job.task) if job.width is None else job.width
@@ -158,6 +170,7 @@ class Scheduler:
                 reason = f"the service is busy: this would take about {wait + own:.0f} ms, not {job.limit_ms:.0f} ms"
                 raise Refusal(503, reason, "deadline", wait_ms=wait)
             self._jobs.append(job)
+            self._count(job, +1)
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -205,10 +218,12 @@ class Scheduler:
                     break
                 self._changed.wait(self.gather_ms / 1e3)
                 gathered = True
-            for job, _ in batch.items:
+            for job, images in Counter(job for job, _ in batch.items).items():
+                self._count(job, -1)
                 if job.started is None:
                     job.started, job.width = time.perf_counter(), batch.width
-                job.taken += 1
+                job.taken += images
+                self._count(job, +1)
             self._jobs = deque(job for job in self._jobs if job.taken < len(job.images))
             self._running.append(batch)
             return batch
@@ -222,6 +237,7 @@ class Scheduler:
                 self._refuse(job, Refusal(503, "the service is busy: its turn did not come in time", "late", wait))
             if job.refusal is not None:
                 self._jobs.remove(job)
+                self._count(job, -1)
 
     def _next(self) -> ImageBatch:
         """The oldest image, and others of its width: no more than the share of one thread."""

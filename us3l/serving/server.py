@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,11 +27,14 @@ LONGEST_HEAD = 2**16
 HEAD_SECONDS = 10.0
 """Within which they must arrive."""
 KEEP_ALIVE = 30
+BUSY = b'{"error":"the service is busy"}'
 BACKLOG = 512
 
 
 class Connection(HttpToolsProtocol):
     """A connection that is closed if the head of a request takes too long, or is too long."""
+
+    service: Service
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -56,7 +59,21 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.relax()
+        # What comes too late is refused at the least cost: else refusals would take the time of answers.
+        self.app = self.config.loaded_app
+        if self.parser.get_method() == b"POST" and self.service.hopeless(self.url):
+            self.app = self.refuse
         super().on_headers_complete()
+
+    async def refuse(self, _: Any, __: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+        self.service.watch.refused("lag")
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(BUSY)),
+            (b"retry-after", b"1"),
+        ]
+        await send({"type": "http.response.start", "status": 503, "headers": headers})
+        await send({"type": "http.response.body", "body": BUSY})
 
     def data_received(self, data: bytes) -> None:
         if self.inside_head:
@@ -99,9 +116,10 @@ class Listening:
         self.address = f"http://{f'[{address}]' if ':' in address else address}:{number}"
         grace = service.settings.body_seconds + service.settings.deadline_ms / 1e3 * service.settings.max_images
         settings: dict[str, Any] = {
-            "http": Connection, "ws": "none", "lifespan": "off", "log_config": None, "access_log": False,
-            "server_header": False, "proxy_headers": False, "timeout_keep_alive": KEEP_ALIVE, "backlog": BACKLOG,
-            "timeout_graceful_shutdown": max(1, round(min(grace, 60))), "loop": "asyncio",
+            "http": type("ServiceConnection", (Connection,), {"service": service}),
+            "ws": "none", "lifespan": "off", "log_config": None, "access_log": False, "server_header": False,
+            "proxy_headers": False, "timeout_keep_alive": KEEP_ALIVE, "backlog": BACKLOG, "loop": "asyncio",
+            "timeout_graceful_shutdown": max(1, round(min(grace, 60))),
         }  # fmt: skip
         self.server = Server(uvicorn.Config(application(service), **settings))
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it tells of every request that it cannot parse
@@ -129,7 +147,9 @@ class Listening:
         self._receive_signals()
         preparing = threading.Thread(target=prepare, name="us3l-serving-prepare", daemon=True)
         preparing.start()
+        watching = asyncio.create_task(self.service.watch_lag())
         await self.server.serve([self.socket])
+        watching.cancel()
         await asyncio.to_thread(self.service.stop)
         if trouble:
             raise trouble[0]

@@ -23,6 +23,9 @@ from us3l.width import Width, mean_width
 
 LOG = logging.getLogger("us3l.serving")
 HANGING = 30.0  # seconds after its deadline in which a job that has begun must end
+TICK = 0.02  # seconds
+NOTABLE_MS = 3.0  # less is the ordinary switching of threads
+HEADROOM = 0.8  # share of the target that a request is expected to take at most, as for the controller
 SHARE = 0.25  # of the target, that a batch may take
 PATHS: dict[Task, str] = {"features": "/embed", "classes": "/predict"}
 
@@ -54,6 +57,8 @@ class Service:
         self.settings, self._load = settings, load
         self.model = load()
         self.ready = self.stopping = False
+        self.lag_ms = 0.0
+        """How long requests wait to be looked at, because others are being received and refused."""
         self.bodies = Bodies(settings)
         self.watch = ServiceWatch(lambda: mean_width(self._width()), lambda: self.scheduler.waiting)
         self.scheduler = Scheduler(
@@ -91,6 +96,19 @@ class Service:
         self.watch.reloads.labels("loaded").inc()
         LOG.warning("model %s is served now", model.identity)
         return True
+
+    async def watch_lag(self) -> None:
+        """Measure for as long as it runs how late the loop is that receives requests."""
+        while True:
+            due = time.perf_counter() + TICK
+            await asyncio.sleep(TICK)
+            late = 1e3 * (time.perf_counter() - due)
+            self.lag_ms = late if late > NOTABLE_MS else 0.0
+
+    def hopeless(self, query: bytes) -> bool:
+        """Whether a request can be refused before it is read: it has waited too long already to be looked at."""
+        chosen = b"width=" in query or b"latency_ms=" in query
+        return self.lag_ms > (self.settings.deadline_ms if chosen else self.settings.target_ms)
 
     def check_open(self) -> None:
         """Raise a `Refusal` while nothing can be accepted."""
@@ -172,12 +190,14 @@ class Service:
         elif width is not None:
             width, limit = model.width(width, task), deadline
         else:
-            limit, deadline = target, max(target, deadline)
-        arrived = time.perf_counter()
-        return QueuedRequest(model, task, images, width, limit, arrived + deadline / 1e3, finished, arrived)
+            limit, deadline = HEADROOM * target, max(target, deadline)
+        arrived = time.perf_counter() - self.lag_ms / 1e3
+        return QueuedRequest(
+            model, task, images, width, limit, arrived + deadline / 1e3, finished, arrived, self.lag_ms
+        )
 
     def _width_within(self, model: ServedModel, latency_ms: float, task: Task, images: int) -> Width:
-        wait = self.scheduler.wait_ms()
+        wait = self.lag_ms + self.scheduler.wait_ms()
         own = {width: self.scheduler.own_ms(model, task, width, images) for width in model.latencies[task]}
         if fitting := [width for width, ms in own.items() if wait + ms <= latency_ms]:
             return max(fitting)
@@ -188,7 +208,9 @@ class Service:
 
     def _expected_ms(self, job: QueuedRequest) -> float:
         width = job.model.automatic_width(job.task)
-        return self.scheduler.wait_ms() + self.scheduler.own_ms(job.model, job.task, width, len(job.images))
+        return (
+            self.lag_ms + self.scheduler.wait_ms() + self.scheduler.own_ms(job.model, job.task, width, len(job.images))
+        )
 
     def _observe(self, job: QueuedRequest, latency_ms: float) -> None:
         """The controller sees what requests take, and what those that were refused would have taken."""
