@@ -38,6 +38,16 @@ CLASSES = {
     "garbage_truck": 569, "gas_pump": 571, "golf_ball": 574, "parachute": 701,
 }  # fmt: skip
 """The classes of the photographs among ImageNet's thousand."""
+CHANGES: dict[str, dict[str, Any]] = {
+    "features": {"teacher_features": 1.0, "teacher_relations": 0.0},
+    "similarities": {"teacher_features": 0.0, "teacher_relations": 1.0},
+    "cold": {"relation_temperature": 0.03},
+    "fast": {"lr": 3e-3},
+    "slow": {"lr": 3e-4},
+    "four": {"samples": 4},
+}
+"""Other settings of the recipe, to choose by."""
+USUAL = ("cut", "sorted", "varied", "slim", "scratch", "alone", "resnet-taught", "resnet-scratch")
 Figures = dict[str, dict[str, float]]
 """By measure, then by width."""
 
@@ -53,9 +63,9 @@ class Comparison:
     epochs: int | None = None
     """Of every run (default: the recipe's)."""
     seeds: int = 3
-    only: tuple[str, ...] = ()
-    """Kinds of rows to measure (default: all): cut, sorted, varied; slim, scratch, alone, resnet-taught,
-    resnet-scratch; unsorted, by-images, features, similarities."""
+    only: tuple[str, ...] = USUAL
+    """Kinds of rows to measure; others are unsorted and by-images (other orders of channels), features, similarities,
+    cold, fast, slow and four (other settings of the recipe)."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +112,8 @@ class Bench:
             )
             yield Row("unsorted", seed, partial(self.resorted, f"unsorted-{seed}", seed, None))
             yield Row("by-images", seed, partial(self.resorted, f"by-images-{seed}", seed, "images"))
-            shares = {"features": (1.0, 0.0), "similarities": (0.0, 1.0)}
-            for kind, (features, relations) in shares.items():
-                chosen = {"teacher_features": features, "teacher_relations": relations}
-                yield Row(kind, seed, partial(self.trained, f"{kind}-{seed}", seed, **started, **chosen))
+            for kind, changes in CHANGES.items():
+                yield Row(kind, seed, partial(self.trained, f"{kind}-{seed}", seed, **started, **changes))
 
     def source(self, by: str | None = None) -> us3l.Slimmable:
         """The pretrained network, its channels sorted by weights or by images, or as they are."""
@@ -234,7 +242,7 @@ def main() -> None:
     results: dict[str, Figures] = json.loads(file.read_text()) if file.exists() else {}
     command.out.mkdir(parents=True, exist_ok=True)
     for row in Bench(command).rows():
-        if row.name in results or (command.only and row.kind.partition("-0.")[0] not in command.only):
+        if row.name in results or row.kind.partition("-0.")[0] not in command.only:
             continue
         print(f"measuring {row.name} ...", flush=True)
         results[row.name] = row.measure()
