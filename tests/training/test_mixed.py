@@ -1,0 +1,51 @@
+"""Training at sub-networks with a width and a depth for each stage."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+
+from us3l.data.sources import ImageSet
+from us3l.errors import UserError
+from us3l.families.family import as_family
+from us3l.training.recipes import MINI, Network, named
+from us3l.training.trainer import Trainer, new_network
+from us3l.width import Subnet
+
+RECIPE = replace(
+    MINI,
+    network=Network("resnet18", base=8),
+    objective=replace(MINI.objective, hidden=16, dim=8, max_first=False, mixed=1.0, mixed_depth=0.5),
+    views=replace(named("digits").views, size=8),
+    batch_size=16,
+    max_steps=4,
+)
+
+
+def test_a_resumed_training_goes_the_same_way_to_the_bit(tiny_digits: ImageSet) -> None:
+    whole = Trainer(RECIPE, tiny_digits, Fabric(accelerator="cpu"))
+    drawn = [whole.widths(step) for step in range(4)]
+    assert all(isinstance(widths[1], Subnet) and widths[0] == 1.0 for widths in drawn)
+    assert any(isinstance(widths[1], Subnet) and widths[1].depths for widths in drawn)
+    results = [whole.train_step() for _ in range(2)]
+    state = copy.deepcopy(whole.state())
+    results += [whole.train_step() for _ in range(2)]
+    assert [result.widths for result in results] == drawn
+    assert all(torch.stack(result.losses).isfinite().all() for result in results)
+    resumed = Trainer(RECIPE, tiny_digits, Fabric(accelerator="cpu"))
+    resumed.load_state(state)
+    for _ in range(2):
+        resumed.train_step()
+    for ours, theirs in zip(whole.learner.parameters(), resumed.learner.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_network_without_stages_is_refused() -> None:
+    def family(width: float) -> torch.nn.Module:
+        return torch.nn.Linear(4, round(8 * width))
+
+    recipe = replace(RECIPE, network=replace(RECIPE.network, backbone="here:family"))
+    with pytest.raises(UserError, match="has no stages"):
+        new_network(recipe, as_family(family))
