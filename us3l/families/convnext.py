@@ -14,7 +14,7 @@ from us3l.families.resnet import Stem, check_options
 from us3l.width import round_channels
 
 
-class Kind(NamedTuple):
+class Layout(NamedTuple):
     blocks: tuple[int, ...]
     channels: int
     """Of the first stage; each later one has twice as many."""
@@ -23,8 +23,8 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "convnext_atto": Kind((2, 2, 6, 2), 40, True),
-    "convnext_tiny": Kind((3, 3, 9, 3), 96, False),
+    "convnext_atto": Layout((2, 2, 6, 2), 40, True),
+    "convnext_tiny": Layout((3, 3, 9, 3), 96, False),
 }
 
 
