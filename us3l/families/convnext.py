@@ -14,7 +14,7 @@ from us3l.families.resnet import Stem, check_options
 from us3l.width import round_channels
 
 
-class Layout(NamedTuple):
+class ConvNeXtPlan(NamedTuple):
     blocks: tuple[int, ...]
     channels: int
     """Of the first stage; each later one has twice as many."""
@@ -23,8 +23,8 @@ class Layout(NamedTuple):
 
 
 KINDS = {
-    "convnext_atto": Layout((2, 2, 6, 2), 40, True),
-    "convnext_tiny": Layout((3, 3, 9, 3), 96, False),
+    "convnext_atto": ConvNeXtPlan((2, 2, 6, 2), 40, True),
+    "convnext_tiny": ConvNeXtPlan((3, 3, 9, 3), 96, False),
 }
 
 
