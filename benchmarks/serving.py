@@ -149,8 +149,10 @@ def load(seconds: float, run: Path | None, images: int, backend: str, figure: Pa
             widths = Counter(one.width for one in good if one.width)
             if who == "adaptive" and widths:
                 part += f", mean width {sum(w * n for w, n in widths.items()) / widths.total():.2f}"
-                if accuracies and all(width in accuracies for width in widths):
-                    mean = sum(accuracies[w] * n for w, n in widths.items()) / widths.total()
+                if accuracies:  # of widths between those that were evaluated, on the line between them
+                    known = sorted(accuracies)
+                    percent = [accuracies[width] for width in known]
+                    mean = sum(np.interp(w, known, percent) * n for w, n in widths.items()) / widths.total()
                     part += f", mean accuracy {mean:.2f} % (1x: {accuracies[max(accuracies)]:.2f} %)"
             parts.append(part)
         rows[name] = parts

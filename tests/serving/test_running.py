@@ -147,16 +147,16 @@ def test_requests_that_were_not_looked_at_for_long_are_refused_unread(run_folder
         named = [(9e4, "/embed?width=1", 200), (2e5, "/embed?width=1", 200), (2e6, "/embed?width=1", 503)]
         for lag, path, status in [*named, (2e5, "/embed", 503), (9e4, "/embed", 200)]:
             with monkeypatch.context() as patch:
-                patch.setattr(client.service, "hopeless", lambda query, lag=lag: hopeless(client.service, query, lag))
+                patch.setattr(client.service, "hopeless", lambda *given, lag=lag: hopeless(client.service, lag, *given))
                 reply = client.post(path, IMAGE)
             assert reply.status == status, (lag, path)
             assert status == 200 or reply.json == {"error": "the service is busy"}
         assert b'us3l_refusals_total{cause="lag"} 2.0' in client.get("/metrics").body
+        assert not hopeless(client.service, 2e5, b"/embed", b"multipart/form-data")  # of several images, perhaps
 
 
-def hopeless(service, query, lag):
-    service = SimpleNamespace(lag_ms=lag, settings=service.settings)
-    return Service.hopeless(service, query)
+def hopeless(service, lag, *given):
+    return Service.hopeless(SimpleNamespace(lag_ms=lag, settings=service.settings), *given)
 
 
 def test_the_lag_of_the_loop_is_measured(service):

@@ -61,7 +61,8 @@ class Connection(HttpToolsProtocol):
         self.relax()
         # What comes too late is refused at the least cost: else refusals would take the time of answers.
         self.app = self.config.loaded_app
-        if self.parser.get_method() == b"POST" and self.service.hopeless(self.url):
+        kind = next((value for name, value in self.headers if name == b"content-type"), b"")
+        if self.parser.get_method() == b"POST" and self.service.hopeless(self.url, kind):
             self.app = self.refuse
         super().on_headers_complete()
 

@@ -105,10 +105,16 @@ class Service:
             late = 1e3 * (time.perf_counter() - due)
             self.lag_ms = late if late > NOTABLE_MS else 0.0
 
-    def hopeless(self, query: bytes) -> bool:
-        """Whether a request can be refused before it is read: it has waited too long already to be looked at."""
+    def hopeless(self, query: bytes, kind: bytes) -> bool:
+        """Whether a request can be refused before it is read: it has waited too long already to be looked at.
+
+        Args:
+            query: Its address, to the end.
+            kind: Its content type, which says whether it is one image.
+        """
         chosen = b"width=" in query or b"latency_ms=" in query
-        return self.lag_ms > (self.settings.deadline_ms if chosen else self.settings.target_ms)
+        images = 1 if kind.startswith((b"image/", b"application/octet")) else self.settings.max_images
+        return self.lag_ms > images * (self.settings.deadline_ms if chosen else self.settings.target_ms)
 
     def check_open(self) -> None:
         """Raise a `Refusal` while nothing can be accepted."""
