@@ -70,13 +70,13 @@ def throughput(seconds: float, rounds: int) -> dict[str, object]:
         ours = ("--backend", "onnx", "--target-ms", "1e6", "--deadline-ms", "1e6", "--width", str(width))
         with (
             us3l_server(bundle, *ours) as one,
-            us3l_server(bundle, *ours, "--workers", "2", "--threads", "2") as two,
+            us3l_server(bundle, *ours, "--threads", "1") as two,
             server(*plain, "1") as single,
             server(*plain, "0") as usual,
         ):
             servers = {
                 "ours": one,
-                "ours, 2 threads per image": two,
+                "ours, 1 thread": two,
                 "plain, 1 thread": single,
                 "plain, as it comes": usual,
             }

@@ -30,6 +30,7 @@ import us3l
 from benchmarks.clients import HOST, Connection, ServerProcess, form, post, receive, scratch, us3l_server
 from fuzz.mutate import mutated
 from us3l.deploy.runtime import Runtime
+from us3l.serving.starting import usual_threads
 
 Part = Literal["equal", "mutated", "slow", "kill", "stop", "reload", "all"]
 CONSOLE = Console(highlight=False, soft_wrap=True)
@@ -67,7 +68,8 @@ class Expected:
     """What the runtime gives for images, alone."""
 
     def __init__(self, model: Path, backend: str, number: int = 60) -> None:
-        runtime = Runtime(model, backend, threads=1)  # type: ignore[arg-type]
+        threads = usual_threads(model, backend)
+        runtime = Runtime(model, backend, threads=threads)  # type: ignore[arg-type]
         self.widths = runtime.widths
         self.images = [encoded(seed) for seed in range(number)]
         self.rows = {(w, i): runtime.embed(image, w)[0] for w in self.widths for i, image in enumerate(self.images)}

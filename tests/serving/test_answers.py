@@ -15,7 +15,7 @@ from us3l.deploy.runtime import Runtime
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.spaces import keep_space
-from us3l.serving.starting import listening
+from us3l.serving.starting import listening, processors, usual_threads
 
 KINDS = [("PNG", "RGB"), ("JPEG", "RGB"), ("JPEG", "L"), ("GIF", "P"), ("BMP", "RGB"), ("WEBP", "RGB"), ("PNG", "RGBA")]
 
@@ -34,7 +34,7 @@ def features(reply):
 @pytest.mark.parametrize("backend", ["torch", "onnx", "openvino"])
 def test_answers_equal_the_runtime_to_the_bit_whatever_else_is_asked(run_folder, bundle, backend):
     place = run_folder if backend == "torch" else bundle
-    runtime = Runtime(place, backend, threads=1)
+    runtime = Runtime(place, backend, threads=usual_threads(place, backend))
     images = [encoded(11 + number, *kind, seed=number) for number, kind in enumerate(KINDS)]
     widths = runtime.widths
     expected = {width: np.concatenate([runtime.embed(image, width) for image in images]) for width in widths}
@@ -54,6 +54,12 @@ def test_answers_equal_the_runtime_to_the_bit_whatever_else_is_asked(run_folder,
     assert {reply["model"] for reply in replies} == {client.service.model.identity}
     at_once = client.service.model.about()["tasks"]["embed"]["images_at_once"]
     assert (at_once > 1) == (backend != "torch")  # which differs in the last bits
+
+
+def test_threads_are_as_measured_best(run_folder, bundle):
+    assert usual_threads(run_folder, "torch") == usual_threads(run_folder, "auto") == 1
+    assert usual_threads(bundle, "openvino") == usual_threads(bundle, "auto") == 1  # it holds both
+    assert usual_threads(bundle, "onnx") == processors()
 
 
 def test_every_way_to_send_images(served):

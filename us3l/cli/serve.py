@@ -43,8 +43,8 @@ class Serve:
     """A file with a token that clients must send as "Authorization: Bearer TOKEN"."""
     workers: int | None = None
     """Threads that compute, each on images of its own (default: one for each processor)."""
-    threads: int = 1
-    """Processors that compute one image together."""
+    threads: int | None = None
+    """Processors that compute one image together (default: all with ONNX Runtime, else one)."""
     batch_size: int = 8
     """Images of several requests computed at once, if that does not change a bit of the answers."""
     gather_ms: float = 2.0
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> None:
 
     logging.basicConfig(format="%(asctime)s us3l: %(message)s", level=logging.WARNING)
     logging.getLogger("us3l.serving.requests").setLevel(logging.INFO if command.log_requests else logging.WARNING)
-    given = vars(command) | {"workers": command.workers or max(1, processors() // command.threads)}
+    given = vars(command) | {"workers": command.workers or processors()}
     settings = ServiceSettings(**{name: given[name] for name in vars(ServiceSettings()) if name in given})
     names = ("backend", "threads", "int8", "head", "space", "host", "port", "token_file")
     service = listening(command.run, settings, **{name: given[name] for name in names})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from PIL import Image as Pillow
 from torch import Tensor
 
@@ -63,6 +64,7 @@ class ServedModel:
         networks = self.runtime.networks
         self.backend = networks.backend if isinstance(networks, Files) else "torch"
         if isinstance(networks, Files):
+            torch.set_num_threads(1)  # it only prepares images, in each worker
             self.identity = checksum(networks.bundle.folder / MANIFEST)[:12]
         else:
             assert isinstance(networks, Shared)

@@ -25,7 +25,7 @@ def listening(
     settings: ServiceSettings | None = None,
     *,
     backend: Backend | Literal["auto"] = "auto",
-    threads: int = 1,
+    threads: int | None = None,
     int8: bool | None = None,
     head: str | None = None,
     space: SpaceName = "own",
@@ -39,7 +39,7 @@ def listening(
         model: The folder of a run, of a model or of a bundle.
         settings: What it accepts, and how long it may take.
         backend: What computes: as in `us3l.Runtime`.
-        threads: Processors that compute one image.
+        threads: Processors that compute one image together (default: all with ONNX Runtime, else one: as measured).
         int8: Choose between the files of a bundle that has both.
         head: The classifier, if there are several.
         space: "shared" for features that can be compared across widths.
@@ -61,8 +61,21 @@ def listening(
     place = Path(model)
     if not place.is_dir():
         raise UserError(f"{place} is not a folder: give that of a run, a model or a bundle")
-    load: Callable[[], ServedModel] = lambda: ServedModel(place, settings, backend, threads, int8, head, space)  # noqa: E731
+    number = threads or usual_threads(place, backend)
+    load: Callable[[], ServedModel] = lambda: ServedModel(place, settings, backend, number, int8, head, space)  # noqa: E731
     return Listening(Service(load, settings), host, port)
+
+
+def usual_threads(place: Path, backend: str) -> int:
+    """Several threads of ONNX Runtime shorten the wait of a lone client, and cost nothing when there are many."""
+    from us3l.deploy.runtime import bundle_folder
+    from us3l.run.bundles import read_bundle
+
+    folder = bundle_folder(place, backend)
+    if folder is None or backend in ("torch", "openvino"):
+        return 1
+    formats = {entry.format for entry in read_bundle(folder).entries}
+    return processors() if backend == "onnx" or "openvino" not in formats else 1
 
 
 def processors() -> int:
