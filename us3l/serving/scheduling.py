@@ -171,7 +171,7 @@ class Scheduler:
                 raise Refusal(503, reason, "deadline", wait_ms=wait)
             self._jobs.append(job)
             self._count(job, +1)
-            self._changed.notify_all()
+            self._changed.notify()  # a thread that leaves something wakes the next
 
     def stop(self) -> None:
         """Take no more jobs, and return when all that were taken are finished."""
@@ -186,8 +186,9 @@ class Scheduler:
     def _work(self) -> None:
         while batch := self._take():
             started = time.perf_counter()
+            done: list[QueuedRequest] = []
             try:
-                self._compute(batch)
+                done = self._compute(batch)
             except Exception:
                 LOG.exception("a batch could not be computed")
                 for job, _ in batch.items:
@@ -199,6 +200,8 @@ class Scheduler:
                 self.slowdown += RECENT * (seconds / idle - self.slowdown)
             if self._batched:
                 self._batched(len(batch.items), seconds)
+            for job in done:  # last: what they wake would wait for this thread
+                job.finished(job)
 
     def _take(self) -> ImageBatch | None:
         """The images whose turn it is; None at the end."""
@@ -226,6 +229,8 @@ class Scheduler:
                 self._count(job, +1)
             self._jobs = deque(job for job in self._jobs if job.taken < len(job.images))
             self._running.append(batch)
+            if self._jobs:
+                self._changed.notify()
             return batch
 
     def _drop_late(self) -> None:
@@ -258,7 +263,8 @@ class Scheduler:
         in_time = self.batch_ms / (self.slowdown * model.idle_ms(task, width))
         return int(max(1, min(in_time, model.together(task, width))))
 
-    def _compute(self, batch: ImageBatch) -> None:
+    def _compute(self, batch: ImageBatch) -> list[QueuedRequest]:
+        """Compute a batch; the requests of which all images are done now."""
         readable, pixels = [], []
         for job, number in batch.items:
             if job.refusal is not None:
@@ -269,7 +275,7 @@ class Scheduler:
             except UserError as error:
                 self._refuse(job, Refusal(400, str(error), "image"))
         if not readable:
-            return
+            return []
         rows = batch.model.compute(pixels, batch.task, batch.width)
         done = []
         with self._changed:
@@ -279,8 +285,7 @@ class Scheduler:
                 if not job.left and job.refusal is None:
                     job.ended = time.perf_counter()
                     done.append(job)
-        for job in done:
-            job.finished(job)
+        return done
 
     def _refuse(self, job: QueuedRequest, refusal: Refusal) -> None:
         with self._changed:
