@@ -32,12 +32,16 @@ def test_levels_and_anchors_follow_the_strides(name, stem, strides):
     assert detector.roi_heads.box_predictor.cls_score.out_features == 4
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_backbone_computes_what_the_carved_network_does(name):
-    net = network(name, "cifar")
-    carved, images = net.carve(0.5), torch.randn(2, 3, 32, 32)
-    body = detector_of(net, 0.5, 3, False, SMALL, "voc").train().backbone.body
-    last = list(body(images).values())[-1]
+SUBNETS = [("resnet18", "1d1-0.5d2-1d1-0.5d1"), ("mobilenet_v2", "1d1-0.5d1-1d2-0.5d1-1d3-0.5d1-1d1")]
+
+
+@pytest.mark.parametrize(("name", "width"), [*((name, 0.5) for name in FAMILIES), *SUBNETS])
+def test_the_backbone_computes_what_the_carved_network_does(name, width):
+    net = network(name, "cifar", width)
+    carved, images = net.carve(width), torch.randn(2, 3, 32, 32)
+    body = detector_of(net, net.check(width), 3, False, SMALL, "voc").train().backbone.body
+    *_, last = maps = list(body(images).values())
+    assert [32 // found.shape[-1] for found in maps] == [1, 2, 4, 8]
     torch.testing.assert_close(last.mean((2, 3)), carved(images), rtol=1e-4, atol=1e-5)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in body.modules())
     assert any(isinstance(module, FrozenBatchNorm2d) for module in body.modules())
