@@ -238,18 +238,21 @@ class MLflow:
     """A run in RUN/mlruns, or where MLFLOW_TRACKING_URI says: `mlflow ui --backend-store-uri RUN/mlruns`."""
 
     def __init__(self, run: Run) -> None:
-        for variable in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK"):
+        # The last one lets it write plain files, which need no database, and which newer versions refuse by default.
+        for variable in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_ALLOW_FILE_STORE"):
             os.environ.setdefault(variable, "true")
         tracking: Any = import_module("mlflow.tracking")
         self.entities: Any = import_module("mlflow.entities")
-        place = os.environ.get("MLFLOW_TRACKING_URI")
-        self.client = tracking.MlflowClient(place or fresh(run.mirror("mlruns")).resolve().as_uri())
+        place, folder = os.environ.get("MLFLOW_TRACKING_URI"), run.mirror("mlruns")
+        self.client = tracking.MlflowClient(place or folder.resolve().as_uri())
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "us3l")
         known = self.client.get_experiment_by_name(experiment)
         number = known.experiment_id if known else self.client.create_experiment(experiment)
         identity = identity_of(run)
         begun = self.client.search_runs([number], f"tags.`us3l.run` = '{identity}'", max_results=1)
-        if begun:
+        for old in begun if place is None else ():
+            shutil.rmtree(folder / number / old.info.run_id, ignore_errors=True)
+        if begun and place is not None:
             self.id = begun[0].info.run_id
             self.last = max((metric.step for metric in self.client.get_metric_history(self.id, "lr")), default=-1)
         else:
