@@ -80,7 +80,7 @@ def test_widths_and_formats_with_a_head(run, capsys):
     bundle = read_bundle(run / "export")
     assert {path.name for path in bundle.folder.iterdir()} == {
         *("resnet18-0.5x-probe-digits.onnx", "resnet18-0.5x-probe-digits.safetensors"),
-        *("manifest.json", "example.py", ".lock"),
+        *("manifest.json", "example.py", "benchmark.py", ".lock"),
     }
     for entry in bundle.entries:
         assert entry.accuracy == {"data": "digits", "linear": 70.0, "knn": 60.0}

@@ -67,7 +67,7 @@ def test_from_a_folder_of_photos_to_files(photos, tmp_path, capsys):
 
     assert main(["export", str(run), "--width", "0.37", "0.5"]) == 0
     written = {path.name for path in (run / "export").iterdir() if path.name != ".lock"}
-    assert written == {"resnet18-0.37x.pt2", "resnet18-0.5x.pt2", "manifest.json", "example.py"}
+    assert written == {"resnet18-0.37x.pt2", "resnet18-0.5x.pt2", "manifest.json", "example.py", "benchmark.py"}
 
 
 def test_the_demo_tells_what_to_do_next(tmp_path, capsys, monkeypatch):

@@ -69,4 +69,6 @@ def main(arguments: list[str]) -> None:
         if exported.networks:
             screen.console.print(exported_table(exported))
             images = exported.networks[0][1].images
-            screen.say(f"proved on {images}; written: {exported.folder}, with manifest.json and example.py")
+            screen.say(
+                f"proved on {images}; written: {exported.folder}, with manifest.json, example.py and benchmark.py"
+            )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from us3l import __version__
 from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy import example
+from us3l.deploy import benchmark, example
 from us3l.deploy.backends import Forward
 from us3l.deploy.evaluated import Classifier, Head
 from us3l.deploy.formats import KEY, KINDS
@@ -39,7 +39,8 @@ from us3l.run.bundles import (
 from us3l.slimmable import Slimmable
 from us3l.width import Width, write_width
 
-EXAMPLE = "example.py"
+COMPANIONS = {"example.py": Path(example.__file__), "benchmark.py": Path(benchmark.__file__)}
+"""Scripts that go along with the files of a bundle, complete in themselves."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def export(
         )
         for file in files:
             os.replace(file, folder / file.name)
-    add_entry(Bundle(folder, source.name, source.preprocessing, [entry], place_example(folder)))
+    add_entry(Bundle(folder, source.name, source.preprocessing, [entry], place_companions(folder)))
     return entry, proof
 
 
@@ -242,14 +243,18 @@ def staging(folder: Path) -> Iterator[Path]:
         raise
 
 
-def place_example(folder: Path) -> dict[str, str]:
-    """Put the example beside the files; its name and checksum, for the manifest.
+def place_companions(folder: Path) -> dict[str, str]:
+    """Put the scripts beside the files; their names and checksums, for the manifest.
 
     One that us3l did not write, or that was edited, stays as it is, and the manifest does not name it.
     """
-    path, ours = folder / EXAMPLE, checksum(Path(example.__file__))
-    written = read_bundle(folder, check=False).others.get(EXAMPLE) if (folder / MANIFEST).exists() else None
-    if not path.exists() or checksum(path) == written:
-        with replacing(path) as temporary:
-            shutil.copyfile(example.__file__, temporary)
-    return {EXAMPLE: ours} if checksum(path) == ours else {}
+    written = read_bundle(folder, check=False).others if (folder / MANIFEST).exists() else {}
+    placed = {}
+    for name, source in COMPANIONS.items():
+        path, ours = folder / name, checksum(source)
+        if not path.exists() or checksum(path) == written.get(name):
+            with replacing(path) as temporary:
+                shutil.copyfile(source, temporary)
+        if checksum(path) == ours:
+            placed[name] = ours
+    return placed
