@@ -69,6 +69,7 @@ def evaluate(
     from us3l.data.sources import open_images, tell_damaged
     from us3l.evaluation import EvaluationSettings, Job
     from us3l.evaluation.tasks import check_labels
+    from us3l.run.cards import write_card
     from us3l.run.classifiers import read_classifier
     from us3l.slimmable import Slimmable
 
@@ -107,6 +108,8 @@ def evaluate(
     evaluation = job.run(told)
     tell_damaged(told, name_of(data), evaluation.damaged)
     record = job.keep(kept, evaluation, name, overwrite) if kept else job.recorded(evaluation)
+    if kept:
+        write_card(kept)
     if retrieval:
         search(kept, job, record.name, data, told)
     return record
