@@ -18,7 +18,6 @@ from us3l.files import checksum
 from us3l.objective.learner import Learner
 from us3l.progress import Progress
 from us3l.run import Run
-from us3l.run.cards import write_card
 from us3l.run.checkpoints import load_checkpoint
 from us3l.run.classifiers import ElasticClassifier, write_classifier
 from us3l.run.folder import Product
@@ -123,7 +122,6 @@ def save_model(
         training["classifier"] = checksum(place.classifier)
     net.metadata = {"preprocessing": trainer.preprocessing.to_plain(), "training": training}
     net.save(place.model, overwrite=True)
-    write_card(place)
     display.say(f"the model{whose} is in {place.model}")
 
 

@@ -70,6 +70,8 @@ def pretrain(
     Returns:
         The finished run.
     """
+    from us3l.run.cards import write_card
+
     if out is None:
         raise UserError("say where the run should go: `out='runs/NAME'`")
     network = network or own_family(settings)
@@ -98,6 +100,8 @@ def pretrain(
                 "for a first try without any, take 'digits'"
             )
     train(chosen, run, data, resume, told, start, teacher)
+    if run.finished:
+        write_card(run)
     return run
 
 
