@@ -52,10 +52,10 @@ def model_card(run: Run) -> str:
 
 def write_card(run: Run) -> Path:
     """Write the card beside the model; one that somebody has made their own stays."""
-    path = run.model / CARD
-    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
-        return path
-    write_text(path, model_card(run))
+    path, text = run.model / CARD, model_card(run)
+    there = path.read_text(encoding="utf-8", errors="replace") if path.exists() else MARK
+    if MARK in there and there != text:
+        write_text(path, text)
     return path
 
 
