@@ -29,6 +29,7 @@ from us3l.files import write_json
 from us3l.run.records import Gauges, read_records
 from us3l.sorting import sort_channels
 from us3l.storage import read_tensors
+from us3l.training.recipes import named
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 SIZE, CIFAR_SIZE = 96, 64
@@ -133,7 +134,7 @@ class Bench:
     def trained(self, name: str, seed: int, **settings: Any) -> Figures:
         """A run by the recipe slim, or by another that the settings name."""
         settings = {"recipe": "slim", "size": SIZE, "seed": seed, "calibrated_widths": WIDTHS} | settings
-        epochs = self.command.epochs or us3l.training.recipes.named("slim").epochs
+        epochs = self.command.epochs or named("slim").epochs
         folder = self.command.out / "runs" / name
         if "individual" in settings:
             settings["calibrated_widths"] = (1.0,)
