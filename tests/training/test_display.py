@@ -136,7 +136,7 @@ def test_counting_in_plain_lines(clockwork):
         clockwork[0] += 20
         counting.more(10)
         counting.more(10)
-    assert written.getvalue() == "embedding: 20/100, 1 min 20 s left\n"
+    assert written.getvalue() == "embedding: 20/100, 1 per s, 1 min 20 s left\n"
 
 
 def test_waiting_for_images_is_said_when_it_matters(clockwork):
