@@ -11,7 +11,10 @@ from us3l.cli.screen import as_typed
 
 PACKAGE = Path(__file__).parents[2] / "us3l"
 FLAG = re.compile(r"(^|[\s(`'\"])--[a-z]")
-LIBRARY = [path for path in sorted(PACKAGE.rglob("*.py")) if "cli" not in path.relative_to(PACKAGE).parts]
+SCRIPT = PACKAGE / "deploy" / "benchmark.py"  # a command of its own, which bundles carry
+LIBRARY = [
+    path for path in sorted(PACKAGE.rglob("*.py")) if "cli" not in path.relative_to(PACKAGE).parts and path != SCRIPT
+]
 
 
 def strings(tree):

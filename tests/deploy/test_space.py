@@ -29,7 +29,7 @@ def images():
 
 def test_without_a_map_it_is_said_how_to_get_one(run, small, images, tmp_path):
     small.save(tmp_path / "model")
-    with pytest.raises(UserError, match="--space shared fits it"):
+    with pytest.raises(UserError, match=r"space='shared'\)` fits it"):
         Runtime(tmp_path, space="shared").embed(images[:2].numpy(), width=0.25)
     with pytest.raises(UserError, match="name them by `space_data`"):
         us3l.embed(tmp_path, images, width=0.25, space="shared")

@@ -22,7 +22,13 @@ EXTRAS = {
     "deploy": ("nncf", "onnx", "onnxruntime", "onnxscript", "openvino"),
     "executorch": ("executorch",),
     "detect": ("pycocotools",),
+    "serve": ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
     "lars": ("timm",),
+    "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "search": ("faiss",),
+    "timm": ("timm",),
 }
 """The modules of each optional extra of pyproject.toml that users ask for."""
 

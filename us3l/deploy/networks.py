@@ -93,7 +93,7 @@ class Shared:
         if found is None:
             raise UserError(
                 f"{self.name} has no map from {width:g}x to the space that all widths share: "
-                "us3l embed RUN DATA --space shared fits it"
+                "`us3l.embed('RUN', 'DATA', space='shared')` fits it"
             )
         return found
 

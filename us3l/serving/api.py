@@ -167,7 +167,9 @@ def description() -> str:
             rows = "".join(f"<dt><code>{p.name}</code></dt><dd>{escape(p.about)}</dd>" for p in one.parameters)
             parts.append(f"<dl>{rows}</dl>")
         if one.method == "POST":
-            line = f"curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' 'http://127.0.0.1:8000{one.path}?width=0.5'"
+            line = (
+                f"curl -X POST -T photo.jpg -H 'Content-Type: image/jpeg' 'http://127.0.0.1:8000{one.path}?width=0.5'"
+            )
             parts.append(f"<pre>{escape(line)}</pre>")
         if one.answer is not None:
             parts.append(f"<pre>{escape(json.dumps(one.answer))}</pre>")
