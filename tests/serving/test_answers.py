@@ -120,7 +120,7 @@ def test_a_width_by_the_time_that_it_may_take(served):
 
 def test_features_of_all_widths_in_one_space(small, tmp_path):
     folder = save_run(small, tmp_path / "run")
-    with pytest.raises(UserError, match="--space shared fits it"):
+    with pytest.raises(UserError, match=r"space='shared'\)` fits it"):
         listening(folder, space="shared", port=0)
     sizes = {width: small.carve(width)(torch.zeros(1, 3, 16, 16)).shape[1] for width in (0.25, 1.0)}
     maps = {width: (torch.randn(5, size), torch.randn(5)) for width, size in sizes.items()}
