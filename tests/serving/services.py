@@ -73,7 +73,10 @@ def serving(model, backend="torch", wait=True, **settings):
         yield Client(service)
     finally:
         service.stop()
-        thread.join(WAIT)
+        thread.join(10)
+        if thread.is_alive():  # something holds a connection open: asked twice, it ends at once
+            service.stop()
+            thread.join(WAIT)
         assert not thread.is_alive()
 
 
@@ -101,7 +104,7 @@ def save_run(net, folder):
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: tests of other modules fork
 def served(run_folder):
     with serving(run_folder, workers=2) as client:
         yield client
