@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from us3l.errors import UserError
-from us3l.families.family import Backbone, needs_timm
-from us3l.families.resnet import Stem, check_options
+from us3l.families.family import StagedBackbone, needs_timm
 from us3l.width import round_channels
 
 
@@ -33,7 +32,7 @@ PATCHES = {"imagenet": 4, "cifar": 1}
 
 
 @dataclass(frozen=True)
-class ConvNeXtFamily(Backbone):
+class ConvNeXtFamily(StagedBackbone):
     """`family(width)` builds the plain network of that width (a number, or one for each of the four stages).
 
     The stem follows the first stage. For CIFAR its patches are single pixels instead of 4 x 4. Of each stage, all
@@ -41,13 +40,6 @@ class ConvNeXtFamily(Backbone):
     """
 
     name: str = "convnext_atto"
-    stem: Stem = "imagenet"
-    base: int = 64
-    """All channels are in proportion to it; 64 are timm's."""
-    num_classes: int = 0
-
-    def __post_init__(self) -> None:
-        check_options(self.stem, self.base)
 
     stages = 4
     classifier = "head.fc"
@@ -59,17 +51,8 @@ class ConvNeXtFamily(Backbone):
         return super().fit(stem, size, frozen_patches)
 
     @property
-    def usual_size(self) -> int:  # type: ignore[override]
-        return 32 if self.stem == "cifar" else 224
-
-    @property
     def blocks(self) -> tuple[int, ...]:  # type: ignore[override]
         return KINDS[self.name].blocks
-
-    def signature(self, width: Any) -> tuple[int, ...]:
-        """Channels of each stage; its blocks if some stage lacks any."""
-        widths, blocks = self.stagewise(width)
-        return self.channel_counts(widths) + (() if blocks == self.blocks else blocks)
 
     def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
         first = KINDS[self.name].channels * self.base / 64

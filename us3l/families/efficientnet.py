@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from us3l.families.family import Backbone, needs_timm
-from us3l.families.resnet import Stem, check_options
+from us3l.families.family import StagedBackbone, needs_timm
 from us3l.width import round_channels
 
 # Kind of block, blocks, kernel, stride, expansion and channels at width 1, stage by stage.
@@ -21,7 +20,7 @@ FIRST, LAST = 32, 1280
 
 
 @dataclass(frozen=True)
-class EfficientNetFamily(Backbone):
+class EfficientNetFamily(StagedBackbone):
     """`family(width)` builds the plain network of that width (a number, or one for each of the seven stages).
 
     The first convolution follows the first stage; the last one keeps its channels at every width. For CIFAR, the first
@@ -29,26 +28,10 @@ class EfficientNetFamily(Backbone):
     """
 
     name: str = "efficientnet_b0"
-    stem: Stem = "imagenet"
-    base: int = 64
-    """Twice the channels of the first convolution; all others are in proportion to it."""
-    num_classes: int = 0
-
-    def __post_init__(self) -> None:
-        check_options(self.stem, self.base)
 
     stages = len(STAGES)
     blocks = tuple(stage[1] for stage in STAGES)
     classifier = "classifier"
-
-    @property
-    def usual_size(self) -> int:  # type: ignore[override]
-        return 32 if self.stem == "cifar" else 224
-
-    def signature(self, width: Any) -> tuple[int, ...]:
-        """Channels of the first convolution, of each stage and of the last one; its blocks if some stage lacks any."""
-        widths, blocks = self.stagewise(width)
-        return self.channel_counts(widths) + (() if blocks == self.blocks else blocks)
 
     def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
         scale = self.base / 64

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from us3l.errors import UserError
 from us3l.width import Subnet
 
 if TYPE_CHECKING:
     from torch import nn
+
+Stem = Literal["imagenet", "cifar"]
 
 
 class Family:
@@ -115,6 +119,36 @@ class Backbone(Family):
     def describe(self) -> dict[str, Any]:
         options = dict(vars(self))
         return {"backbone": options.pop("name"), "options": options}
+
+
+@dataclass(frozen=True)
+class StagedBackbone(Backbone):
+    """A convolutional network: a stem, then stages that a width and a number of blocks can be given for each."""
+
+    name: str = ""
+    stem: Stem = "imagenet"
+    base: int = 64
+    """All channels are in proportion to it; with 64 they are those of the original."""
+    num_classes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.stem not in get_args(Stem):
+            raise UserError(f"unknown stem {self.stem!r}: choose {' or '.join(map(repr, get_args(Stem)))}")
+        if self.base < 8:
+            raise UserError(f"base={self.base} channels is too few: choose 8 or more (the paper has 64)")
+
+    @property
+    def usual_size(self) -> int:  # type: ignore[override]
+        return 32 if self.stem == "cifar" else 224
+
+    def signature(self, width: Any) -> tuple[int, ...]:
+        """All channel counts; the blocks of each stage too, if some stage lacks any."""
+        widths, blocks = self.stagewise(width)
+        return self.channel_counts(widths) + (() if blocks == self.blocks else blocks)
+
+    @abstractmethod
+    def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
+        """All that a network needs to know, from the width of each stage."""
 
 
 class Wrapped(Family):

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops import Conv2dNormActivation
 
-from us3l.families.family import Backbone
-from us3l.families.resnet import Stem, check_options
+from us3l.families.family import StagedBackbone
 from us3l.width import round_channels
 
 # Expansion, channels, blocks, stride at width 1, stage by stage.
@@ -30,7 +29,7 @@ TIMM_ENDS = {"conv_stem": "0.0", "bn1": "0.1", "conv_head": "18.0", "bn2": "18.1
 
 
 @dataclass(frozen=True)
-class MobileNetFamily(Backbone):
+class MobileNetFamily(StagedBackbone):
     """`family(width)` builds the plain network of that width (a number, or one for each of the seven stages).
 
     The first convolution follows the first stage; the last one keeps its channels at every width. For CIFAR, the first
@@ -38,26 +37,10 @@ class MobileNetFamily(Backbone):
     """
 
     name: str = "mobilenet_v2"
-    stem: Stem = "imagenet"
-    base: int = 64
-    """Twice the channels of the first convolution; all others are in proportion to it."""
-    num_classes: int = 0
-
-    def __post_init__(self) -> None:
-        check_options(self.stem, self.base)
 
     stages = len(STAGES)
     blocks = tuple(count for _, _, count, _ in STAGES)
     classifier = "classifier"
-
-    @property
-    def usual_size(self) -> int:  # type: ignore[override]
-        return 32 if self.stem == "cifar" else 224
-
-    def signature(self, width: Any) -> tuple[int, ...]:
-        """Channels of the first convolution, of each stage and of the last one; its blocks if some stage lacks any."""
-        widths, blocks = self.stagewise(width)
-        return self.channel_counts(widths) + (() if blocks == self.blocks else blocks)
 
     def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
         """Channels of the first convolution, of each stage and of the last convolution."""

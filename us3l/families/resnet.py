@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from us3l.errors import UserError
-from us3l.families.family import Backbone
+from us3l.families.family import StagedBackbone, Stem
 from us3l.width import round_channels
 
-Stem = Literal["imagenet", "cifar"]
 BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
 
 
 @dataclass(frozen=True)
-class ResNetFamily(Backbone):
+class ResNetFamily(StagedBackbone):
     """`family(width)` builds the plain network of that width (a number, or one for each of the four stages).
 
     The stem slims its output only and the classifier its input only; all else, residual stream included, slims on
@@ -27,19 +25,9 @@ class ResNetFamily(Backbone):
     """
 
     name: str = "resnet18"
-    stem: Stem = "imagenet"
-    base: int = 64
-    num_classes: int = 0
-
-    def __post_init__(self) -> None:
-        check_options(self.stem, self.base)
 
     stages = 4
     classifier = "fc"
-
-    @property
-    def usual_size(self) -> int:  # type: ignore[override]
-        return 32 if self.stem == "cifar" else 224
 
     @property
     def bottleneck(self) -> bool:
@@ -48,11 +36,6 @@ class ResNetFamily(Backbone):
     @property
     def blocks(self) -> tuple[int, ...]:  # type: ignore[override]
         return BLOCKS[self.name]
-
-    def signature(self, width: Any) -> tuple[int, ...]:
-        """Stem channels, the inner and outer channels of each stage, and its blocks if some stage lacks any."""
-        widths, blocks = self.stagewise(width)
-        return self.channel_counts(widths) + (() if blocks == self.blocks else blocks)
 
     def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
         """Stem channels, then the inner and outer channels of each stage."""
@@ -95,13 +78,6 @@ class ResNetFamily(Backbone):
 
     def feature_maps(self, network: ResNet) -> tuple[nn.Module, list[str]]:
         return network, ["layer1", "layer2", "layer3", "layer4"]
-
-
-def check_options(stem: str, base: int) -> None:
-    if stem not in get_args(Stem):
-        raise UserError(f"unknown stem {stem!r}: choose {' or '.join(map(repr, get_args(Stem)))}")
-    if base < 8:
-        raise UserError(f"base={base} channels is too few: choose 8 or more (the paper has 64)")
 
 
 class ResNet(nn.Module):
