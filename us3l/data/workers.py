@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from us3l.allocation import keep_freed_memory
 from us3l.data.decode import quick_decoder, quicken
 from us3l.errors import UserError
 
@@ -150,6 +151,7 @@ def _start_worker(_: int) -> None:
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # on which decoders complain about files
     quicken()
+    keep_freed_memory()  # a ninth of the time of a photograph
     # What the parent process left for its garbage collector must not be finalised here: loaders would end the workers
     # of the parent, and inference engines wait for threads that no fork has.
     gc.freeze()
