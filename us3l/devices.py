@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+AskedPrecision = Literal["auto", Precision]
 BF16, TENSOR_CORES = (8, 0), (7, 0)
 """CUDA capabilities from which on a GPU computes in bfloat16, and in float16 at several times its speed."""
 

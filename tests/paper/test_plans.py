@@ -18,3 +18,8 @@ def test_what_is_left_takes_as_long_as_what_is_done(tmp_path):
             append_speed(run, Speed(9, 0, 64, time, 0.0))
     assert plan.effort == pytest.approx(whole - first.effort - second.effort - untimed.effort)
     assert plan.seconds == pytest.approx(plan.effort * 90 / (first.effort + second.effort))
+
+
+def test_the_precision_is_that_of_new_runs(tmp_path):
+    plan = plan_table("main-cifar100", out=tmp_path, precision="bf16-mixed", absent_too=True)
+    assert plan.place.config(plan.jobs[0]).machine.precision == "bf16-mixed"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from us3l.cli.parse import parse
+from us3l.devices import AskedPrecision
 from us3l.errors import UserError
 from us3l.paper.scales import ScaleName
 
@@ -50,6 +51,8 @@ class Reproduce:
     """Folder of all runs and tables."""
     data: tuple[str, ...] = ()
     """Paths of data sets, as NAME=PATH (default: known sets by name, see us3l download)."""
+    precision: AskedPrecision = "auto"
+    """Arithmetic of runs that are yet to begin. bf16-mixed is quicker on processors with avx512_bf16."""
     list: bool = False
     """Only list the runs, their cost and their state."""
     table_only: bool = False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from us3l.data.named import is_there
+from us3l.devices import AskedPrecision
 from us3l.errors import UserError
 from us3l.files import Taken, locked
 from us3l.paper.reproduce import PaperCell, Pretraining, chosen_rows, entries, jobs_of
@@ -71,6 +72,7 @@ def plan_table(
     seeds: int = 1,
     out: str | Path = "runs/reproduce",
     data: Mapping[str, str] | None = None,
+    precision: AskedPrecision = "auto",
     absent_too: bool = False,
 ) -> Plan:
     """What is to be done for a table.
@@ -82,6 +84,7 @@ def plan_table(
         seeds: How many runs each row gets.
         out: Folder of all runs and tables.
         data: Where data sets lie, if not where their names lead.
+        precision: Of the runs that are yet to begin.
         absent_too: Also plan runs whose data are not here.
     """
     if seeds < 1:
@@ -89,7 +92,7 @@ def plan_table(
     size = scale_of(scale)
     figures = entries(table, size)
     wanted = chosen_rows(figures, rows)
-    place = Workspace(Path(out) / scale, size, data or {})
+    place = Workspace(Path(out) / scale, size, data or {}, precision)
     absent = [name for name in dict.fromkeys(entry.tested_on for entry in wanted) if not is_here(place, name)]
     if not absent_too:
         wanted = [entry for entry in wanted if entry.tested_on not in absent]

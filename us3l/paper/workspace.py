@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
+from us3l.devices import AskedPrecision
 from us3l.errors import UserError
 from us3l.paper.reproduce import PaperCell, Pretraining, job_of
 from us3l.paper.scales import Scale
@@ -15,7 +16,7 @@ from us3l.run.detections import find_detection
 from us3l.run.evaluations import EvaluationRecord, find_evaluation
 from us3l.run.records import Gauges, read_records
 from us3l.training.monitor import COLLAPSED
-from us3l.training.run import RunConfig, config_of
+from us3l.training.run import Machine, RunConfig, config_of
 
 DETECTION = {"AP": "ap", "AP_50": "ap50", "AP_75": "ap75"}
 
@@ -58,6 +59,8 @@ class Workspace:
     scale: Scale
     sources: Mapping[str, str] = field(default_factory=dict)
     """Where data sets lie, if not under their own names."""
+    precision: AskedPrecision = "auto"
+    """Of runs that are yet to begin; the others keep theirs."""
 
     def source(self, data: str) -> str:
         return self.sources.get(data, data)
@@ -67,7 +70,7 @@ class Workspace:
 
     def config(self, job: Pretraining) -> RunConfig:
         teacher = str(self.run(job.teacher).folder) if job.teacher else None
-        return RunConfig(self.source(job.data), replace(job.recipe, teacher=teacher))
+        return RunConfig(self.source(job.data), replace(job.recipe, teacher=teacher), Machine(precision=self.precision))
 
     def check(self, job: Pretraining) -> None:
         """That a run which is there has the settings its name stands for."""

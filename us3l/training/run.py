@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from us3l.devices import Device, precision_here
+from us3l.devices import AskedPrecision, Device, precision_here
 from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.config import build, read_plain
@@ -24,7 +24,7 @@ class Machine:
     """Kind of device."""
     devices: int = 1
     """Number of devices (on a CPU: of processes). Under torchrun, torchrun decides."""
-    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
+    precision: AskedPrecision = "auto"
     """Arithmetic of the networks; losses are always computed in 32 bits. "auto" takes bf16-mixed on GPUs that have it,
     16-mixed on older ones with tensor cores, and 32-true elsewhere."""
     compile: bool = False

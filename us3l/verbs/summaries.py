@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from us3l.devices import AskedPrecision
 from us3l.paper.scales import ScaleName
 from us3l.progress import Progress, Told, progress_of
 from us3l.verbs.arguments import AnyRun, check_names, run_of, several
@@ -44,6 +45,7 @@ def reproduce(
     seeds: int = 1,
     out: str | Path = "runs/reproduce",
     data: Mapping[str, str] | None = None,
+    precision: AskedPrecision = "auto",
     table_only: bool = False,
     progress: Progress | Told | None = None,
 ) -> Reproduction:
@@ -56,6 +58,7 @@ def reproduce(
         seeds: train each row with this many seeds.
         out: folder of all runs and tables.
         data: where data sets lie, by their names (default: where `us3l download` puts them).
+        precision: arithmetic of the runs that are yet to begin, as in `us3l.pretrain`.
         table_only: train nothing; write the table from what is there.
         progress: "silent" (the default), "lines", "live", or an object of your own.
 
@@ -65,6 +68,6 @@ def reproduce(
     from us3l.paper.plans import Worker, plan_table
     from us3l.reporting.reproduction import write_reproduction
 
-    plan = plan_table(table, scale, several(rows), seeds, out, data)
+    plan = plan_table(table, scale, several(rows), seeds, out, data, precision)
     worker = Worker(plan, train, evaluate, detect, progress_of(progress))
     return write_reproduction(plan, {} if table_only else worker.work())
