@@ -48,14 +48,12 @@ def cost(network: nn.Module, shape: tuple[int, ...] = (3, 224, 224)) -> Cost:
     with (
         torch.no_grad(),
         FlopCounterMode(display=False, custom_mapping=NORMS) as counter,
-        HollowNorms() as hollow_norms,
+        HollowNorms() as batch_norms,
     ):
         functional_call(network, hollow, (torch.empty(2, *shape, device="meta"),))  # two: batch norm may need them
-    batch_norms = norm_flops((hollow_norms.numbers,))
-    total = counter.get_total_flops() + batch_norms
-    norms = batch_norms + sum(
-        flops for operation, flops in counter.get_flop_counts()["Global"].items() if operation in NORMS
-    )
+    norms = norm_flops((batch_norms.numbers,))
+    total = counter.get_total_flops() + norms
+    norms += sum(flops for operation, flops in counter.get_flop_counts()["Global"].items() if operation in NORMS)
     return Cost(
         params=sum(p.numel() for p in network.parameters()),
         macs=(total - norms) // 2 // 2,  # two flops each, and two images
