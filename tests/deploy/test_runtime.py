@@ -11,10 +11,11 @@ import torch
 from PIL import Image
 
 import us3l
+from tests.deploy.test_export import Tiny
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
 from us3l.deploy.backends import Backend
-from us3l.deploy.evaluated import find_heads
+from us3l.deploy.evaluated import Head, find_heads
 from us3l.deploy.export import Source, export
 from us3l.deploy.images import batches, image_files
 from us3l.deploy.proof import Evidence
@@ -294,11 +295,12 @@ def test_networks_without_classifiers_say_so(small, bundle, tmp_path):
             Runtime(model, head="pets")
 
 
-def test_a_bundle_of_classifiers_has_no_features(small, classifier, tmp_path):
-    folder, _ = classifier
-    head = find_heads(RunFolder(folder), small)[0.5]
+def test_a_bundle_of_classifiers_has_no_features(tmp_path):
+    net = us3l.Slimmable(Tiny())
+    us3l.calibrate(net, torch.randn(8, 3, 16, 16), widths=[0.5])
     for data in ("pets", "cars"):
-        export(Source(small, 16), 0.5, "onnx", tmp_path, Evidence.noise(16), head=replace(head, data=data))
+        head = Head(Probe(torch.randn(3, 16), torch.zeros(3)), ["cat", "dog", "rat"], data)
+        export(Source(net, 16), 0.5, "onnx", tmp_path, Evidence.noise(16), head=head)
     with pytest.raises(UserError, match=r"holds classifiers probe-cars, probe-pets: choose one, head='probe-cars'"):
         Runtime(tmp_path)
     for name in ("cars", "probe-cars"):
