@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder to leave the last changed file in")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # readers are forked, and would wait for ever for threads that stayed behind
-    columns = ("kind", "form", "files", "accepted", "refused", "other", "most memory", "longest")
+    columns = ("kind", "form", "seed", "files", "accepted", "refused", "other", "most memory", "longest")
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
     tally, told = Tally(arguments.tally), set[str]()
 
@@ -61,9 +61,8 @@ def line(report: Report) -> str:
     counts, total = report.outcomes, report.outcomes.total()
     good = counts["accepted"], counts["refused"]
     figures = f"{total:,} | {good[0]:,} | {good[1]:,} | {total - sum(good):,}"
-    return (
-        f"| {report.kind} | {report.form} | {figures} | {report.most_memory / 2**20:.0f} MiB | {report.longest:.2f} s |"
-    )
+    cost = f"{report.most_memory / 2**20:.0f} MiB | {report.longest:.2f} s"
+    return f"| {report.kind} | {report.form} | {report.seed} | {figures} | {cost} |"
 
 
 if __name__ == "__main__":

@@ -175,3 +175,8 @@ def test_widths_per_stage():
 
 def test_linear_layers_and_biases():
     assert us3l.cost(nn.Linear(10, 5), (10,)) == us3l.Cost(params=55, macs=50, macs_with_norms=50, bytes=220)
+
+
+def test_a_batch_norm_of_one_value_is_still_refused():
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        us3l.cost(nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (1, 8)), nn.BatchNorm1d(8)), (4, 1, 1))

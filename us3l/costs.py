@@ -11,6 +11,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
+from us3l.tensors import HollowNorms
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -43,10 +45,15 @@ def cost(network: nn.Module, shape: tuple[int, ...] = (3, 224, 224)) -> Cost:
     """
     tensors = dict(network.named_parameters()) | dict(network.named_buffers())
     hollow = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
-    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=NORMS) as counter:
+    with (
+        torch.no_grad(),
+        FlopCounterMode(display=False, custom_mapping=NORMS) as counter,
+        HollowNorms() as batch_norms,
+    ):
         functional_call(network, hollow, (torch.empty(2, *shape, device="meta"),))  # two: batch norm may need them
-    total = counter.get_total_flops()
-    norms = sum(flops for operation, flops in counter.get_flop_counts()["Global"].items() if operation in NORMS)
+    norms = norm_flops((batch_norms.numbers,))
+    total = counter.get_total_flops() + norms
+    norms += sum(flops for operation, flops in counter.get_flop_counts()["Global"].items() if operation in NORMS)
     return Cost(
         params=sum(p.numel() for p in network.parameters()),
         macs=(total - norms) // 2 // 2,  # two flops each, and two images

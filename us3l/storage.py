@@ -26,7 +26,7 @@ from us3l.families.own import current_family
 from us3l.files import check_regular, finite, replacing
 from us3l.slimmable import Slimmable
 from us3l.statistics import Statistics
-from us3l.tensors import KINDS, batch_norms, digest, tensors_of
+from us3l.tensors import KINDS, WithoutFilling, batch_norms, digest, tensors_of
 from us3l.width import Width, decode, encode
 
 NAMED = 4  # tensors that an error names
@@ -89,7 +89,7 @@ def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = 
     if family is None and description.get("backbone") is None:
         family = current_family()
     if family is None:  # by shapes alone first: what model.json says might need any amount of memory
-        with torch.device("meta"):
+        with torch.device("meta"), WithoutFilling():
             full = build(folder, description | {"switchable": None}, None).full
         check_same(message, {name: weights[name] for name in weights if "/" not in name}, shapes_of(tensors_of(full)))
     net = build(folder, description, family)

@@ -82,6 +82,8 @@ def test_the_demo_tells_what_to_do_next(tmp_path, capsys, monkeypatch):
     assert "us3l export runs/demo --width 0.5\n" in output
     assert "us3l evaluate runs/demo --widths all\n" in output
     assert len(json.loads((tmp_path / "runs/demo/eval/digits.json").read_text())["widths"]) == 9
+    for slow in ("evaluate.main", "report.after"):
+        monkeypatch.setattr(f"us3l.cli.{slow}", lambda _: None)
     assert main(["demo"]) == 0
     assert (tmp_path / "runs/demo-2/model/model.json").exists()
 

@@ -270,3 +270,25 @@ def test_row_groups_are_read_once_in_an_epoch(tmp_path: Path, monkeypatch: pytes
     assert len(read) == len(set(read)) == 8
     monkeypatch.setattr(parquet, "HELD_BYTES", 100)  # less than a row group
     assert reds(find(tmp_path, "all")) == list(range(20))
+
+
+def test_many_row_groups_cost_no_more_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept was added up anew for each group: a small file of 20,000 groups took minutes."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = pa.array([image(number) for number in range(60)], pa.binary())
+    pq.write_table(pa.table({"image": rows}), tmp_path / "part.parquet", row_group_size=1)
+    asked: list[int] = []
+
+    class Column(list[Any]):
+        @property
+        def nbytes(self) -> int:
+            asked.append(len(self))
+            return 10
+
+    columns = parquet._Table.columns
+    monkeypatch.setattr(parquet._Table, "columns", lambda table, group: map(Column, columns(table, group)))
+    monkeypatch.setattr(parquet, "HELD_BYTES", 205)  # of 20 groups
+    files = find(tmp_path, "all")
+    assert reds(files) == list(range(60))
+    assert 60 <= len(asked) <= 2 * 60
+    assert len(files.source.read.__self__.kept) == 20  # type: ignore[attr-defined]

@@ -36,7 +36,6 @@ def prepared(name, evidence, width):
     [
         *((name, 0.37) for name in BACKBONES),
         ("resnet18", us3l.Subnet((0.5, 1, 0.5, 0.75), (2, 1, 2, 1))),
-        ("mobilenet_v2", us3l.Subnet((0.5, 0.75, 1, 0.5, 0.25, 1, 0.75), (1, 1, 3, 2, 1, 2, 1))),
     ],
 )
 def test_the_runtimes_agree(name, width, evidence, tmp_path):

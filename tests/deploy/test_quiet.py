@@ -63,7 +63,7 @@ def test_commands_send_nothing_and_keep_no_id(run, tmp_path):
         f"detect {new} --data {boxes} --width 1 --steps 1 --batch 2 --image-size 24 --channels 8 --regions 16 "
         "--device cpu",
         "recipes",
-        "backbones",
+        "backbones --size 32 --stem cifar --widths 0.5",
         f"embed {new} {boxes} --width 0.5 --out {new}/all.parquet",
         f"find {new}/all.parquet",
         f"predict {new} {boxes} --width 1 --out {new}/classes.csv",

@@ -11,10 +11,11 @@ import torch
 from PIL import Image
 
 import us3l
+from tests.deploy.test_export import Tiny
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
 from us3l.deploy.backends import Backend
-from us3l.deploy.evaluated import find_heads
+from us3l.deploy.evaluated import Head, find_heads
 from us3l.deploy.export import Source, export
 from us3l.deploy.images import batches, image_files
 from us3l.deploy.proof import Evidence
@@ -294,11 +295,12 @@ def test_networks_without_classifiers_say_so(small, bundle, tmp_path):
             Runtime(model, head="pets")
 
 
-def test_a_bundle_of_classifiers_has_no_features(small, classifier, tmp_path):
-    folder, _ = classifier
-    head = find_heads(RunFolder(folder), small)[0.5]
+def test_a_bundle_of_classifiers_has_no_features(tmp_path):
+    net = us3l.Slimmable(Tiny())
+    us3l.calibrate(net, torch.randn(8, 3, 16, 16), widths=[0.5])
     for data in ("pets", "cars"):
-        export(Source(small, 16), 0.5, "onnx", tmp_path, Evidence.noise(16), head=replace(head, data=data))
+        head = Head(Probe(torch.randn(3, 16), torch.zeros(3)), ["cat", "dog", "rat"], data)
+        export(Source(net, 16), 0.5, "onnx", tmp_path, Evidence.noise(16), head=head)
     with pytest.raises(UserError, match=r"holds classifiers probe-cars, probe-pets: choose one, head='probe-cars'"):
         Runtime(tmp_path)
     for name in ("cars", "probe-cars"):
@@ -316,33 +318,48 @@ import os, signal, sys
 import numpy as np, torch, us3l
 from us3l.deploy.runtime import Runtime
 
-model, backend, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
-runtime = Runtime(model, backend, threads=threads)
-images = np.zeros((8, 3, 64, 64), np.uint8)
-here = runtime.embed(images, width=0.5)
-if os.fork() == 0:
-    signal.alarm(20)
-    try:
-        print("same" if np.array_equal(runtime.embed(images, width=0.5), here) else "other", flush=True)
-    except us3l.UserError as error:
-        print(error, flush=True)
-    os._exit(0)
-print("child", os.wait()[1])
+model, bundle = sys.argv[1:]
+
+
+def forked(backend, threads):
+    runtime = Runtime(model if backend == "torch" else bundle, backend, threads=threads)
+    images = np.zeros((8, 3, 64, 64), np.uint8)
+    here = runtime.embed(images, width=0.5)
+    if os.fork() == 0:
+        signal.alarm(20)
+        try:
+            said = "same" if np.array_equal(runtime.embed(images, width=0.5), here) else "other"
+        except us3l.UserError as error:
+            said = str(error)
+        print(backend, threads, said, sep="\t", flush=True)
+        os._exit(0)
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+
+
+for backend in ("torch", "onnx", "openvino"):  # each in a process that has computed nothing before
+    for threads in (1, 2):
+        if os.fork() == 0:
+            forked(backend, threads)
+        print(backend, threads, "child", os.wait()[1], sep="\t", flush=True)
 """
+
+
+@pytest.fixture(scope="module")
+def forks(small, bundle, tmp_path_factory):
+    """What each runtime said in a forked process, and how that ended."""
+    model = tmp_path_factory.mktemp("forked") / "model"
+    small.save(model)
+    command = [sys.executable, "-c", FORK, str(model), str(bundle)]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    return [line.split("\t") for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("backend", ["torch", "onnx", "openvino"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_forked_runtime_never_hangs(small, bundle, tmp_path, backend, threads):
-    model = bundle
-    if backend == "torch":
-        model = tmp_path / "model"
-        small.save(model)
-    command = [sys.executable, "-c", FORK, str(model), backend, str(threads)]
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
-    said, child = done.stdout.splitlines()
-    assert child == "child 0"
+def test_a_forked_runtime_never_hangs(forks, backend, threads):
+    (said,), child = (rest for name, count, *rest in forks if (name, count) == (backend, str(threads)))
+    assert child == ["child", "0"]
     assert said == "same" if threads == 1 else "make a Runtime in each process after the fork" in said
 
 

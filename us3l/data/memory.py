@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -81,9 +81,16 @@ def _decode_all(
 def in_threads(decoding: Callable[[Encoded], T], encoded: Iterable[Encoded]) -> Iterator[T]:
     """What is made of each image, in the order given, by all cores; only a few images are held at a time."""
     encoded = iter(encoded)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    cores = os.cpu_count() or 1
+
+    def several(images: list[Encoded]) -> list[T]:
+        return [decoding(image) for image in images]
+
+    with ThreadPoolExecutor(cores) as pool:
         while some := _some(encoded):
-            yield from pool.map(decoding, some)
+            share = max(1, len(some) // (8 * cores))  # handing over a small image takes as long as decoding it
+            shares = [some[first : first + share] for first in range(0, len(some), share)]
+            yield from chain.from_iterable(pool.map(several, shares))
 
 
 def _attempt(encoded: Encoded, size: int | None, exact: bool) -> np.ndarray | Damaged:

@@ -55,9 +55,10 @@ class _Tables:
         self.tables = tables
         self.bounds = np.cumsum([0, *(table.rows for table in tables)])
         self.kept: OrderedDict[tuple[Path, int], list[Any]] = OrderedDict()
+        self.held = 0  # bytes of those that are kept
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"kept": OrderedDict()}
+        return vars(self) | {"kept": OrderedDict(), "held": 0}
 
     @property
     def blocks(self) -> Blocks:
@@ -77,10 +78,9 @@ class _Tables:
     def read(self, indices: np.ndarray) -> Iterator[Encoded]:
         for table, (start, end) in zip(self.tables, pairwise(self.bounds), strict=True):
             rows = indices[(indices >= start) & (indices < end)] - start
-            for group, (first, last) in enumerate(pairwise(table.bounds)):
-                wanted = rows[(rows >= first) & (rows < last)] - first
-                if len(wanted):
-                    yield from self._images(table, group, wanted)
+            groups = np.searchsorted(table.bounds, rows, side="right") - 1  # a file may have very many of them
+            for group in np.unique(groups):
+                yield from self._images(table, int(group), rows[groups == group] - table.bounds[group])
 
     def _images(self, table: _Table, group: int, rows: np.ndarray) -> Iterator[Encoded]:
         start = given = 0
@@ -106,10 +106,11 @@ class _Tables:
             columns.append(column)
             if size > HELD_BYTES:  # what a file says of its sizes need not be true
                 columns.clear()
-        if columns:
+        if columns and key not in self.kept:
             self.kept[key] = columns
-            while sum(column.nbytes for columns in self.kept.values() for column in columns) > HELD_BYTES:
-                self.kept.popitem(last=False)
+            self.held += size
+            while self.held > HELD_BYTES:
+                self.held -= sum(column.nbytes for column in self.kept.popitem(last=False)[1])
 
 
 class _Table:
@@ -200,7 +201,7 @@ class _Table:
     def columns(self, group: int) -> Iterator[Any]:
         """The encoded images of a row group: all of a small one, some rows at a time of a large one."""
         large = min(self.group_bytes[group], self.path.stat().st_size) > HELD_BYTES
-        rows = ROWS_AT_ONCE if large else max(1, int(np.diff(self.bounds)[group]))
+        rows = ROWS_AT_ONCE if large else max(1, int(self.bounds[group + 1] - self.bounds[group]))
         file = self.plain_file if large else self.file
         with self._readable():
             for batch in file.iter_batches(rows, row_groups=[group], columns=[self.image_column]):

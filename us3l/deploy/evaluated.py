@@ -20,6 +20,7 @@ from us3l.run.evaluations import METRICS, read_evaluations, usual_evaluation
 from us3l.run.probes import list_probes, read_probes
 from us3l.run.searches import read_searches
 from us3l.slimmable import Slimmable
+from us3l.tensors import HollowNorms
 from us3l.width import Width
 
 
@@ -87,7 +88,8 @@ def classifier_heads(run: Run, net: Slimmable, widths: Sequence[Width]) -> dict[
     found, heads = read_classifier(run), dict[Width, Head]()
     size = Preprocessing.of(net).size
     for width in widths:
-        features = net.skeleton(width)(torch.zeros(2, 3, size, size, device="meta")).shape[1]
+        with HollowNorms():
+            features = net.skeleton(width)(torch.zeros(2, 3, size, size, device="meta")).shape[1]
         heads[width] = Head(Probe(*found.at(features)), found.classes, f"{found.data}-classifier")
     return heads
 

@@ -27,6 +27,7 @@ from us3l.objective.losses import (
 from us3l.objective.scaling import teacher_rate
 from us3l.objective.spec import Objective, Part
 from us3l.slimmable import Slimmable
+from us3l.tensors import HollowNorms
 from us3l.width import Width
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -290,7 +291,8 @@ def require(targets: PerView | None) -> PerView:
 
 def feature_dim(net: Slimmable, image_size: int, width: float = 1.0) -> int:
     """The number of features at a width, found by running the skeleton, which computes nothing."""
-    return embedding_dim(net.skeleton(width), image_size, "meta")
+    with HollowNorms():
+        return embedding_dim(net.skeleton(width), image_size, "meta")
 
 
 @torch.no_grad()

@@ -70,14 +70,19 @@ def backbones_table(size: int, stem: Literal["imagenet", "cifar"], classes: int,
 
     from us3l.costs import cost
     from us3l.families import BACKBONES, FROM_TIMM, create, options_for
+    from us3l.tensors import WithoutFilling
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("backbone", "networks", "width", "params (M)", "MACs (G)", "with norms (G)"):
         table.add_column(header, justify="left" if header == "backbone" else "right", no_wrap=True)
     without = () if find_spec("timm") else FROM_TIMM
-    for name in (name for name in BACKBONES if name not in without):
-        with torch.device("meta"):  # shapes are all that costs depend on
-            net = create(name, num_classes=classes, **options_for(name, stem, size))
+    with torch.device("meta"), WithoutFilling():  # shapes are all that costs depend on
+        nets = {
+            name: create(name, num_classes=classes, **options_for(name, stem, size))
+            for name in BACKBONES
+            if name not in without
+        }
+    for name, net in nets.items():
         for width in widths:
             found = cost(net.skeleton(width), (3, size, size))
             labels = (name, str(len(net.widths))) if width == widths[0] else ("", "")
