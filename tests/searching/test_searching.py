@@ -7,6 +7,7 @@ from random import Random
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.models.mobilenetv2 import InvertedResidual
 
 import us3l
 from tests.made_runs import make_run
@@ -18,7 +19,7 @@ from us3l.reporting.searches import bars
 from us3l.run.searches import SCORES, ScoreLog, read_search, search_file
 from us3l.searching.evolution import Evolution
 from us3l.searching.judging import Judge
-from us3l.searching.pricing import BlockTimes, Prices
+from us3l.searching.pricing import BlockTimes, Prices, named
 from us3l.searching.space import Space
 from us3l.stopping import Interrupted
 from us3l.width import Subnet, as_plain
@@ -217,6 +218,26 @@ def test_latencies_are_sums_of_blocks_that_are_timed_once(run):
     prices = Prices(net, 16, {"latency_ms": second, "memory_mb": 1.0}, times)
     assert prices.excess(other) >= 1
     assert prices(other)["memory_mb"] > 0
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "convnext_atto"])
+def test_prices_added_up_from_blocks_are_those_of_the_network(name):
+    net = us3l.create(name, stem="cifar", base=16, num_classes=7)
+    space, random = Space.of(net, depth=True), Random(0)
+    prices = Prices(net, 32, {})
+    for genes in (space.smallest, space.drawn(random)):
+        width = net.canonical(space.subnet(genes))
+        expected = us3l.cost(net.skeleton(width, tracking=True).eval(), (3, 32, 32))
+        found = prices(width)
+        assert (found["macs"], found["params"], found["size_mb"]) == (
+            expected.macs, expected.params, expected.bytes / 1e6
+        )  # fmt: skip
+
+
+def test_blocks_of_other_strides_are_other_blocks():
+    """The narrowest stages of a MobileNetV2 have equally many channels, and not all of them halve the maps."""
+    blocks = [InvertedResidual(8, 8, stride, 6) for stride in (1, 2)]
+    assert len({named(block, (1, 8, 4, 4)) for block in blocks}) == 2
 
 
 def test_a_log_of_other_settings_is_not_continued(tmp_path):
