@@ -65,7 +65,7 @@ class Comparison:
     """Of every run (default: the recipe's)."""
     seeds: int = 3
     precision: str = "auto"
-    """Of the training: bf16-mixed is quicker on processors that have it."""
+    """Of the training. For MobileNetV2 bf16-mixed is no gain on CPUs: see slim_step.py."""
     only: tuple[str, ...] = USUAL
     """Kinds of rows to measure; others are unsorted and by-images (other orders of channels), features, similarities,
     cold, fast, slow and four (other settings of the recipe)."""
