@@ -64,6 +64,8 @@ class Comparison:
     epochs: int | None = None
     """Of every run (default: the recipe's)."""
     seeds: int = 3
+    precision: str = "auto"
+    """Of the training. For MobileNetV2 bf16-mixed is no gain on CPUs: see slim_step.py."""
     only: tuple[str, ...] = USUAL
     """Kinds of rows to measure; others are unsorted and by-images (other orders of channels), features, similarities,
     cold, fast, slow and four (other settings of the recipe)."""
@@ -134,6 +136,7 @@ class Bench:
     def trained(self, name: str, seed: int, **settings: Any) -> Figures:
         """A run by the recipe slim, or by another that the settings name."""
         settings = {"recipe": "slim", "size": SIZE, "seed": seed, "calibrated_widths": WIDTHS} | settings
+        settings["precision"] = self.command.precision
         epochs = self.command.epochs or named("slim").epochs
         folder = self.command.out / "runs" / name
         if "individual" in settings:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+MOST = 60  # words that a message lists
+
 
 class UserError(ValueError):
     """Something about the input is wrong; the message says what and what to do.
@@ -22,14 +24,27 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
         known: All the words that would have been understood.
 
     Returns:
-        A question that names those which look alike, or else all of them, to choose from.
+        A question that names those which look alike, or else all of them (the first, of very many), to choose from.
 
     >>> did_you_mean("resnet", ["resnet18", "vit_tiny"]), did_you_mean("xyz", ["resnet18", "vit_tiny"])
     ("did you mean 'resnet18'?", 'choose from resnet18, vit_tiny')
     """
     known = list(known)
     close = alike(word, known)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose from {', '.join(known)}"
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    more = f" and {len(known) - MOST} more" if len(known) > MOST else ""
+    return f"choose from {', '.join(known[:MOST])}{more}"
+
+
+def told(error: BaseException) -> str:
+    """An error of somebody else's code, in one line.
+
+    >>> told(KeyError("width")), told(RuntimeError("sizes differ\\nat 1")), told(RuntimeError())
+    ("KeyError: 'width'", 'RuntimeError: sizes differ', 'RuntimeError')
+    """
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]:.200}" if lines else type(error).__name__
 
 
 def alike(word: object, known: Iterable[str]) -> list[str]:

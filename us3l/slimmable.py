@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from us3l.errors import UserError
+from us3l.errors import UserError, told
 from us3l.families.family import Family, as_family
 from us3l.statistics import Calibration, Statistics, take_from_state, to_state
 from us3l.switchable import SwitchableNorms
@@ -81,7 +81,7 @@ class Slimmable(nn.Module):
             raise UserError(f"min_width={min_width} must lie above 0 and at most at 1")
         self.family = as_family(family)
         self.min_width = min_width
-        full = family(1.0)
+        full = self._called(1.0)
         if not isinstance(full, nn.Module) or not any(True for _ in full.parameters()):
             raise UserError(f"the family must build networks with parameters, but family(1.0) is {type(full).__name__}")
         self.full = forget_statistics(full)
@@ -338,15 +338,26 @@ class Slimmable(nn.Module):
         Args:
             width: A number, one for each stage, or a `Subnet`.
         """
-        return self.family(for_family(self.check(width)))
+        return self._called(for_family(self.check(width)))
+
+    def _called(self, width: Any) -> nn.Module:
+        """What the family builds; a family may be anybody's code."""
+        try:
+            return self.family(width)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"the family cannot build the network of width {width} ({told(error)})") from error
 
     def _build_skeleton(self, width: AnyWidth) -> nn.Module:
         try:
             with torch.device("meta"), WithoutFilling():
                 return self.blank(width)
-        except (NotImplementedError, RuntimeError) as error:
+        except UserError as error:
+            if not isinstance(reason := error.__cause__, NotImplementedError | RuntimeError):
+                raise
             raise UserError(
-                f"the family cannot build width {width} without memory ({error}): while building, it must not look at "
+                f"the family cannot build width {width} without memory ({reason}): while building, it must not look at "
                 "the values of tensors"
             ) from None
 

@@ -170,8 +170,13 @@ def forget_statistics(module: nn.Module) -> nn.Module:
 def check_nested(
     part: nn.Module, full: nn.Module, width: Width, segments: Callable[[str], Sequence[int]] = lambda _: ()
 ) -> None:
-    whole = tensors_of(full)
-    for name, tensor in tensors_of(part).items():
+    whole, parts = tensors_of(full), tensors_of(part)
+    if missing := [name for name in whole if name not in parts and getattr(width, "depths", None) is None]:
+        raise UserError(
+            f"the family is not nested: {missing[0]!r} exists at width 1 but not at width {width}; "
+            "layers must not come and go with the width"
+        )
+    for name, tensor in parts.items():
         if name not in whole:
             raise UserError(f"the family is not nested: {name!r} exists at width {width} but not at width 1")
         small, large = tuple(tensor.shape), tuple(whole[name].shape)
@@ -180,11 +185,11 @@ def check_nested(
                 f"the family is not nested: {name!r} has shape {small} at width {width}, "
                 f"which is not a leading block of its shape {large} at width 1"
             )
-        for axis, parts in enumerate(segments(name)):
-            if axis >= len(small) or small[axis] % parts or large[axis] % parts:
+        for axis, count in enumerate(segments(name)):
+            if axis >= len(small) or small[axis] % count or large[axis] % count:
                 raise UserError(
                     f"the family's segments do not fit: {name!r} has shape {small} at width {width} and {large} "
-                    f"at width 1, which {parts} segments on axis {axis} do not divide"
+                    f"at width 1, which {count} segments on axis {axis} do not divide"
                 )
 
 

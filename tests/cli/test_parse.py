@@ -13,6 +13,7 @@ from us3l.cli.export import Export
 from us3l.cli.parse import parse
 from us3l.cli.pretrain import Pretrain
 from us3l.cli.profile import ProfileCommand
+from us3l.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,17 @@ def test_only_widths_end_with_x(capsys):
     with pytest.raises(SystemExit):
         parse(Evaluate, "evaluate", "runs/a --lr 0.5x".split())
     assert "0.5x" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["0.75-x", "0.5d", "nan", "nan-1", "", "0.5-0.5d2", "0..5-1", "wide"])
+def test_what_is_not_a_width_is_one_line(name):
+    for flag in (["--widths", "1", name], ["--width", name], [f"--widths={name}"]):
+        with pytest.raises(UserError, match="is not a width: it is a number") as told:
+            parse(Evaluate, "evaluate", ["runs/a", *flag])
+        assert repr(name) in str(told.value)
+    with pytest.raises(SystemExit) as asked:
+        parse(Evaluate, "evaluate", ["--widths", "1", "-h"])
+    assert asked.value.code == 0
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,34 @@ def family(width):
 def growing(width):
     return nn.Sequential(nn.Conv2d(3, round(8 / width), 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
+def pooled(*layers):
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+def maps(width):
+    return nn.Conv2d(3, round(8 * width), 1)
+
+def coming(width):
+    c = round(8 * width)
+    return pooled(nn.Conv2d(3, c, 1), *([nn.Conv2d(c, c, 1)] if width == 1 else []))
+
+def failing(width):
+    return {}[width]
+
+def mended(width):
+    raise RuntimeError("not\\nyet")
+
+def disagreeing(width):
+    return pooled(nn.Conv2d(3, round(8 * width), 1), nn.Conv2d(9, 8, 1))
+
+network = family(1.0)
+
 class Object:
     def __call__(self, width):
         return family(width)
+
+class Needy(Object):
+    def __init__(self, channels):
+        pass
 """
 NAME = "own_networks_of_a_test:family"
 TINY = "--recipe digits --size 8 --images 64 --batch-size 16 --max-steps 4 --min-width 0.5 --calibration 16".split()
@@ -114,7 +139,14 @@ def test_names_of_families():
         ("own_networks_of_a_test:", "does not name a family: write MODULE:NAME"),
         ("own_broken_of_a_test:family", "cannot be imported (ZeroDivisionError: division by zero)"),
         ("own_needy_of_a_test:family", "needs 'no_such_library', which is not installed"),
-        ("own_networks_of_a_test:growing", "0.weight"),
+        ("own_networks_of_a_test:growing", "is not nested: '0.weight' has shape (16, 3, 1, 1) at width 0.5"),
+        ("own_networks_of_a_test:coming", "is not nested: '1.weight' exists at width 1 but not at width 0.5; layers"),
+        ("own_networks_of_a_test:maps", "makes a tensor of shape (2, 8, 8, 8)"),
+        ("own_networks_of_a_test:failing", "cannot build the network of width 1.0 (KeyError: 1.0)"),
+        ("own_networks_of_a_test:mended", "cannot build the network of width 1.0 (RuntimeError: not)"),
+        ("own_networks_of_a_test:disagreeing", "cannot look at images of 8 pixels (RuntimeError: "),
+        ("own_networks_of_a_test:network", "is of type Sequential: a family is a function"),
+        ("own_networks_of_a_test:Needy", "must be made without arguments, but TypeError: "),
     ],
 )
 def test_bad_names_and_families_are_one_clear_line_and_leave_nothing(name, message, tmp_path, capsys):

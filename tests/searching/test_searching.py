@@ -7,6 +7,7 @@ from random import Random
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.models.mobilenetv2 import InvertedResidual
 
 import us3l
 from tests.made_runs import make_run
@@ -18,7 +19,7 @@ from us3l.reporting.searches import bars
 from us3l.run.searches import SCORES, ScoreLog, read_search, search_file
 from us3l.searching.evolution import Evolution
 from us3l.searching.judging import Judge
-from us3l.searching.pricing import BlockTimes, Prices
+from us3l.searching.pricing import BlockTimes, Prices, named
 from us3l.searching.space import Space
 from us3l.stopping import Interrupted
 from us3l.width import Subnet, as_plain
@@ -219,6 +220,26 @@ def test_latencies_are_sums_of_blocks_that_are_timed_once(run):
     assert prices(other)["memory_mb"] > 0
 
 
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "convnext_atto"])
+def test_prices_added_up_from_blocks_are_those_of_the_network(name):
+    net = us3l.create(name, stem="cifar", base=16, num_classes=7)
+    space, random = Space.of(net, depth=True), Random(0)
+    prices = Prices(net, 32, {})
+    for genes in (space.smallest, space.drawn(random)):
+        width = net.canonical(space.subnet(genes))
+        expected = us3l.cost(net.skeleton(width, tracking=True).eval(), (3, 32, 32))
+        found = prices(width)
+        assert (found["macs"], found["params"], found["size_mb"]) == (
+            expected.macs, expected.params, expected.bytes / 1e6
+        )  # fmt: skip
+
+
+def test_blocks_of_other_strides_are_other_blocks():
+    """The narrowest stages of a MobileNetV2 have equally many channels, and not all of them halve the maps."""
+    blocks = [InvertedResidual(8, 8, stride, 6) for stride in (1, 2)]
+    assert len({named(block, (1, 8, 4, 4)) for block in blocks}) == 2
+
+
 def test_a_log_of_other_settings_is_not_continued(tmp_path):
     log = ScoreLog(tmp_path / "log", {"seed": 0})
     log.keep_score("0.5", 3.0)
@@ -240,7 +261,7 @@ def test_the_command_prints_and_draws(run, capsys, monkeypatch):
     line = ["search", str(run.folder), "--candidates", "10", "--images", "50", "--name", "fast", "--latency-ms"]
     assert main([*line, "1e9"]) == 2
     assert "the full network keeps the budget" in capsys.readouterr().err
-    search_file(run, "fast").with_name("fast" + SCORES).unlink()
+    assert not search_file(run, "fast").with_name("fast" + SCORES).exists()
     assert main([*line, str(0.5 * BlockTimes(run.network, 16)(1.0))]) == 0
     said = capsys.readouterr().out
     record = run.searches["fast"]

@@ -166,7 +166,7 @@ class Broken(nn.Module):
     [
         (nn.Conv2d(3, 4, 3), r"<Conv2d> makes a tensor of shape \(2, 4, 14, 14\)"),
         (Pair(), "<Pair> makes a tuple"),
-        (Broken(), r"<Broken> cannot look at images of 16 pixels \(not 16 pixels\): set `teacher_size`"),
+        (Broken(), r"<Broken> cannot look at images of 16 pixels \(IndexError: not 16 pixels\): set `teacher_size`"),
         ("torchvision:resnet19", "torchvision has no network 'resnet19'"),
         ("nowhere", "there is no 'nowhere' to start from"),
     ],

@@ -13,6 +13,8 @@ from us3l.deploy.evaluated import find_heads
 from us3l.run.config import build
 from us3l.run.finetuned import list_finetuned, read_finetuned
 from us3l.run.records import Skipped, StepRecord, append_records, read_records
+from us3l.serving.model import ServedModel
+from us3l.serving.settings import ServiceSettings
 from us3l.width import Width
 
 NAME = "1d2-0.5d1-1d1-0.75d2"
@@ -57,6 +59,13 @@ def test_exported_and_run(run, tmp_path, capsys):
     assert again.calibrated(SUBNET)
     np.testing.assert_array_equal(runtime.embed(pixels, width=NAME), runtime.embed(pixels, width=SUBNET))
     assert runtime.embed(pixels, width=NAME).shape[1] == again.at(SUBNET)(torch.zeros(1, 3, 16, 16)).shape[1]
+    served = ServedModel(tmp_path / "model", ServiceSettings(width=SUBNET))
+    assert served.automatic_width("features") == SUBNET
+    pair = [torch.zeros(3, 16, 16, dtype=torch.uint8)] * 2
+    expected = runtime.embed(pixels, width=NAME)
+    np.testing.assert_allclose(served.compute(pair, "features", SUBNET), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(us3l.UserError, match=r"there is no width 1-1-1-0\.5 for features"):
+        served.width(us3l.Subnet.parse("1-1-1-0.5"), "features")
 
 
 def test_fine_tuned(run):

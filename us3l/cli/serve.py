@@ -8,6 +8,7 @@ from typing import Literal
 
 from us3l.cli.parse import RunArgument, parse
 from us3l.serving.settings import ServiceSettings
+from us3l.width import Width
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Serve:
     """What computes; onnx and openvino need exported files."""
     target_ms: float = 50.0
     """What 95 % of the requests should take at most, per image."""
-    width: float | None = None
+    width: Width | None = None
     """Always this one, instead of the width that keeps the target."""
     deadline_ms: float = 1000.0
     """Nothing waits longer than this, per image."""

@@ -67,6 +67,10 @@ class ConvNeXtFamily(StagedBackbone):
         sizes["patch_size"] = PATCHES[self.stem]
         return ConvNeXt(num_classes=self.num_classes, conv_mlp=KINDS[self.name].convolutions, **sizes)
 
+    def chain(self, network: Any) -> list[nn.Module]:
+        stages = ([stage.downsample, *stage.blocks] for stage in network.stages)
+        return [network.stem, *(part for stage in stages for part in stage)]
+
     @classmethod
     def recognise(cls, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
         if "stem.0.weight" not in shapes or "stages.0.blocks.0.gamma" not in shapes:

@@ -71,7 +71,8 @@ class Family:
     def chain(self, network: Any) -> Sequence[nn.Module]:
         """The modules that a network applies one after another, up to its last batch norm.
 
-        Networks that begin alike are then calibrated together. Modules on the same weights must compute the same.
+        Networks that begin alike are then calibrated together, and a search counts and times each module once.
+        Modules on the same weights must compute the same.
         """
         return [network]
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from us3l.errors import UserError, did_you_mean
+from us3l.errors import UserError, did_you_mean, told
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,10 +37,7 @@ def import_family(name: str) -> OwnFamily:
             raise UserError(f"{name}: there is no module {error.name!r}, here or where Python looks for it") from None
         raise UserError(f"{name}: the module {module!r} needs {error.name!r}, which is not installed") from None
     except Exception as error:  # the user's own code
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"{name}: the module {module!r} cannot be imported ({type(error).__name__}: {reason})"
-        ) from None
+        raise UserError(f"{name}: the module {module!r} cannot be imported ({told(error)})") from None
     finally:
         sys.path.remove("")
     for part in inner.split("."):
@@ -48,8 +45,11 @@ def import_family(name: str) -> OwnFamily:
             raise UserError(f"{name}: {module!r} has no {inner!r}: {did_you_mean(part, dir(found))}")
         found = getattr(found, part)
     if isinstance(found, type):
-        found = found()
-    if not callable(found):
+        try:
+            found = found()
+        except Exception as error:  # the user's own code
+            raise UserError(f"{name}: the class must be made without arguments, but {told(error)}") from error
+    if not callable(found) or callable(getattr(found, "state_dict", None)):  # a network can be called, too
         raise UserError(f"{name} is of type {type(found).__name__}: a family is a function from a width to a network")
     return found
 

@@ -76,6 +76,8 @@ def build(kind: Any, value: Any, where: str) -> Any:
                 return build(option, value, where)
             except UserError as error:
                 errors.append(error)
+        if Subnet in arguments:
+            raise UserError(f"{where}: {value!r:.80} is not a width: give a number, or one for each stage")
         raise errors[-1]
     if origin is Literal and value in arguments:
         return value

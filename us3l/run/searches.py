@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from importlib.metadata import version
@@ -234,6 +235,12 @@ class ScoreLog:
                 return  # half written, when it was stopped
             if isinstance(value, dict):
                 yield value
+
+    def discard(self) -> None:
+        """Leave nothing behind, not even an empty folder."""
+        self.path.unlink()
+        with suppress(OSError):
+            self.path.parent.rmdir()
 
     def keep_score(self, name: str, score: float) -> None:
         self.scores[name] = score

@@ -84,7 +84,12 @@ def search_run(
     log = ScoreLog(log_path, about)
     times = BlockTimes(net, preprocessing.size, log.times, log.keep_time) if "latency_ms" in budgets else None
     prices = Prices(net, preprocessing.size, budgets, times)
-    check_budgets(prices, space)
+    try:
+        check_budgets(prices, space)
+    except UserError:
+        if not log.scores:
+            log.discard()
+        raise
     started = time.monotonic()
     with stop_requests(progress.say) as asked_to_stop:
         scores = KeptScores(Judge(net, first, settings.score), log, asked_to_stop)

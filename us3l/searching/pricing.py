@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 import torch
 from torch import nn
@@ -59,9 +59,10 @@ class BlockTimes:
 
 
 def named(block: nn.Module, shape: tuple[int, ...]) -> str:
-    """What the time of a block depends on: its kind, its weights' shapes, its input's shape."""
+    """What a block costs depends on: its kind, its weights' shapes, its strides, its input's shape."""
     weights = ",".join("x".join(map(str, weight.shape)) for weight in block.parameters())
-    return f"{type(block).__name__} {weights} on {'x'.join(map(str, shape))}"
+    strides = ",".join(str(part.stride[0]) for part in block.modules() if isinstance(part, nn.Conv2d))
+    return f"{type(block).__name__} {weights} by {strides} on {'x'.join(map(str, shape))}"
 
 
 class Prices:
@@ -79,19 +80,47 @@ class Prices:
     ) -> None:
         self.net, self.size, self.budgets, self.times = net, size, budgets, times
         self._known: dict[Width, dict[str, float]] = {}
+        self._blocks: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._rest: dict[Hashable, int] = {}
 
     def __call__(self, width: Width) -> dict[str, float]:
         """All figures that are cheap to know, and those that there are budgets for."""
         if width not in self._known:
             network, shape = self.net.skeleton(width, tracking=True).eval(), (3, self.size, self.size)  # counted faster
-            price = cost(network, shape)
-            figures: dict[str, float] = {"macs": price.macs, "params": price.params, "size_mb": price.bytes / 1e6}
+            weights = [*network.parameters()]
+            stored = sum(tensor.numel() * tensor.element_size() for tensor in [*weights, *network.buffers()])
+            figures: dict[str, float] = {
+                "macs": self._macs(network),
+                "params": sum(weight.numel() for weight in weights),
+                "size_mb": stored / 1e6,
+            }
             if "memory_mb" in self.budgets:
                 figures["memory_mb"] = peak_memory(network, shape) / 1e6
             if self.times:
                 figures["latency_ms"] = self.times(width)
             self._known[width] = figures
         return self._known[width]
+
+    @torch.no_grad()
+    def _macs(self, network: nn.Module) -> int:
+        """Multiply-accumulates as `cost` counts them, added up from blocks that are counted once: most are shared."""
+        chain, image = self.net.family.chain(network), (3, self.size, self.size)
+        if chain == [network]:
+            return cost(network, image).macs
+        shape: tuple[int, ...] = (2, *image)
+        total = 0
+        for block in chain:
+            name = named(block, shape)
+            if name not in self._blocks:
+                output = block(torch.empty(shape, device="meta"))
+                self._blocks[name] = cost(block, shape[1:]).macs, tuple(output.shape)
+            macs, shape = self._blocks[name]
+            total += macs
+        apart = {id(weight) for block in chain for weight in block.parameters()}
+        rest = shape, *(weight.shape for weight in network.parameters() if id(weight) not in apart)
+        if rest not in self._rest:  # what follows the last block
+            self._rest[rest] = cost(network, image).macs - total
+        return total + self._rest[rest]
 
     def excess(self, width: Width) -> float:
         """The largest share of a budget that it takes: at most 1 keeps them all."""

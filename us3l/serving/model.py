@@ -25,7 +25,7 @@ from us3l.errors import UserError
 from us3l.files import checksum
 from us3l.run.bundles import MANIFEST
 from us3l.serving.settings import ServiceSettings
-from us3l.width import Width
+from us3l.width import Subnet, Width
 
 TURNS = 3
 KEPT = 1000  # decisions of a controller: a service runs for months
@@ -105,6 +105,8 @@ class ServedModel:
         found = wanted
         if isinstance(networks, Shared) and known[0] <= wanted <= known[-1]:
             found = networks.net.canonical(wanted)
+            if isinstance(found, Subnet) and task == "features" and self.runtime.space == "own":
+                known = [*known, found] if networks.net.calibrated(found) else known
         if found in known:
             return found
         shown = ", ".join(f"{width:g}" for width in spread(known, MEASURED))

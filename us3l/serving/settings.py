@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from us3l.errors import UserError
+from us3l.width import Width
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class ServiceSettings:
 
     target_ms: float = 50.0
     """What 95 % of the requests should take at most. Requests that name no width get one that keeps to it."""
-    width: float | None = None
+    width: Width | None = None
     """Give such requests this width instead, whatever the load."""
     deadline_ms: float = 1000.0
     """Requests that would wait longer are refused, and so are those that named a width and would take longer."""

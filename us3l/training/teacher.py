@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from us3l.data.spec import Channels
-from us3l.errors import UserError
+from us3l.errors import UserError, told
 from us3l.objective.heads import projector
 from us3l.run import Run
 from us3l.storage import check_same, copy_weights, read_tensors, shapes_of, write_tensors
@@ -70,7 +70,7 @@ def open_teacher(recipe: Recipe, given: Init | None = None) -> nn.Module:
         network = nn.Sequential(network, head).eval()
     if size not in (None, recipe.views.size) or (source.mean, source.std) != (recipe.mean, recipe.std):
         network = OwnWay(network, size, recipe, source.mean, source.std).eval()
-    check_vectors(network, recipe.views.size, source.name)
+    check_vectors(network, recipe.views.size, "teacher", source.name, "teacher_size")
     return network
 
 
@@ -82,18 +82,26 @@ def only_size(teacher: nn.Module) -> int | None:
 
 
 @torch.no_grad()
-def check_vectors(network: nn.Module, size: int, name: str) -> None:
-    """That a teacher makes a vector of each image."""
+def check_vectors(network: nn.Module, size: int, role: str, name: str, setting: str, device: str = "cpu") -> None:
+    """That somebody's network makes a vector of each image.
+
+    Args:
+        network: The network.
+        size: Side of the images.
+        role: What it is to the run, "teacher" or "network".
+        name: Its name.
+        setting: What decides about the size.
+        device: Where it lies; "meta" computes nothing.
+    """
     try:
-        found = network(torch.zeros(2, 3, size, size))
+        found = network(torch.zeros(2, 3, size, size, device=device))
     except Exception as error:  # networks of others raise errors of many kinds
-        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"the teacher {name} cannot look at images of {size} pixels ({reason:.200}): set `teacher_size`"
-        ) from None
+            f"the {role} {name} cannot look at images of {size} pixels ({told(error)}): set `{setting}`, or mend it"
+        ) from error
     if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2 or not found.is_floating_point():
         what = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-        raise UserError(f"a teacher makes a vector of each image, but of two images {name} makes {what}")
+        raise UserError(f"a {role} makes a vector of each image, but of two images {name} makes {what}")
 
 
 def projector_of(path: str) -> nn.Module | None:

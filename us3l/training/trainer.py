@@ -38,7 +38,7 @@ from us3l.training.initial import Init, Pretrained
 from us3l.training.optimisers import copies, new_optimiser, take_back
 from us3l.training.recipes import SOURCE, Optimiser, Recipe
 from us3l.training.run import Machine
-from us3l.training.teacher import open_teacher
+from us3l.training.teacher import check_vectors, open_teacher
 from us3l.width import Width
 
 OWN_VIEWS = 2  # beside a run's seed: draws of the views that sub-networks alone see
@@ -441,6 +441,8 @@ def new_learner(
         if images.labels is None:
             raise UserError(f"{images.name} has no labels, which base_loss='cross-entropy' learns from")
         classes = 1 + int(images.labels.max())
+    for width in (1.0, net.min_width) if recipe.network.own else ():
+        check_vectors(net.skeleton(width), recipe.views.size, "network", recipe.network.backbone, "size", "meta")
     if net.family.image_size is not None and objective.sub_size not in (None, recipe.views.size):
         raise UserError(
             f"{recipe.network.backbone} sees images of {net.family.image_size} pixels only: leave out `sub_size`"
