@@ -108,15 +108,18 @@ async function sessionOf(entry) {
   if (state.open) await state.open.session.release();
   state.open = null;
   const bytes = new Uint8Array(await (await load(fileOf(entry))).arrayBuffer());
-  const session = await ort.InferenceSession.create(bytes, { executionProviders: ["wasm"] });
+  const session = await ort.InferenceSession.create(bytes, { executionProviders: ["wasm"] }).catch((error) => {
+    throw new Error(error.message.includes("no available backend") ? MISSING : `${fileOf(entry)} cannot be run: ${error.message}`);
+  });
   state.open = { entry, session };
   return session;
 }
 
 // One thing after another: a network that is timed must be alone.
 function inTurn(work) {
-  state.turn = state.turn.then(work).catch(complain);
-  return state.turn;
+  const done = state.turn.then(work);
+  state.turn = done.catch(() => null);
+  return done;
 }
 
 function complain(error) {
@@ -158,20 +161,24 @@ async function time(session, input) {
 }
 const quantile = (sorted, share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
 
+async function measureOne(entry) {
+  const session = await sessionOf(entry), input = await preprocess(state.picture, state.manifest.preprocessing);
+  entry.checked = check(entry, await compute(session, input));
+  const times = await time(session, input);
+  entry.p50 = quantile(times, 0.5);
+  entry.p95 = quantile(times, 0.95);
+  drawRows();
+}
+
 async function measure() {
   get("again").disabled = get("save").disabled = true;
   for (const entry of state.networks) {
     get("about").textContent = `${described()} Checking and timing ${nameOf(entry)} ...`;
-    const session = await sessionOf(entry), input = await preprocess(state.picture, state.manifest.preprocessing);
-    entry.checked = check(entry, await compute(session, input));
-    const times = await time(session, input);
-    entry.p50 = quantile(times, 0.5);
-    entry.p95 = quantile(times, 0.95);
-    drawRows();
+    await inTurn(() => measureOne(entry));  // between two networks, questions about images get their turn
   }
   const wrong = state.networks.filter((entry) => entry.checked.good === false);
   const all = state.networks.every((entry) => entry.checked.good);
-  get("about").textContent = described() + (wrong.length ? "" : all ? " All give the outputs of the export." : " Done.");
+  get("about").textContent = described() + (all ? " All give the outputs of the export." : "");
   if (wrong.length)
     complain(new Error(`Not the outputs of the export: ${wrong.map(nameOf).join(", ")}. A file may be damaged, or this browser ` +
       "changes the pixels that pages read, as some do for privacy."));
@@ -195,9 +202,9 @@ function drawRows() {
     const row = made("tr"), { good, text } = entry.checked || { good: null, text: "" };
     const latency = made("td", entry.p50 ? entry.p50.toPrecision(3) : "", "time");
     if (entry.p50) latency.append(Object.assign(made("span", "", "bar"), { style: `width: ${(100 * entry.p50) / longest}%` }));
-    row.append(made("td", nameOf(entry)), made("td", (entry.bytes / 1e6).toPrecision(3)),
+    row.append(made("td", nameOf(entry)), latency, made("td", entry.p95 ? entry.p95.toPrecision(3) : ""),
       made("td", (good === null ? "" : good ? "\u2713 " : "\u2717 ") + text, good === null ? "" : good ? "good" : "bad"),
-      made("td", entry.p95 ? entry.p95.toPrecision(3) : ""), latency);
+      made("td", (entry.bytes / 1e6).toPrecision(3), "size"));
     return row;
   }));
 }
@@ -237,7 +244,7 @@ function add(files) {
 function ask() {
   get("chosen").textContent = `${network().width}x`;
   const asked = ++state.asked;
-  return inTurn(async () => {
+  inTurn(async () => {
     if (asked !== state.asked || !state.images.length) return;  // a later question waits
     complain(null);
     const entry = network(), session = await sessionOf(entry);
@@ -258,7 +265,7 @@ function ask() {
     }
     if (computed) get("took").textContent = `Reading the last image took ${prepared.toFixed(1)} ms, the network ${computed.toFixed(1)} ms.`;
     draw(entry);
-  });
+  }).catch(complain);
 }
 
 function pictures(images, caption) {
@@ -324,11 +331,11 @@ async function begin() {
   get("group").replaceChildren(...groups.map((group) => made("option", group)));
   get("group").hidden = groups.length === 1;
   drawRows();
-  inTurn(measure);
   choose();
+  await measure();
 }
 
-get("again").addEventListener("click", () => inTurn(measure));
+get("again").addEventListener("click", () => measure().catch(complain));
 get("save").addEventListener("click", save);
 get("files").addEventListener("change", (event) => { add(event.target.files); event.target.value = ""; });
 get("group").addEventListener("change", choose);
