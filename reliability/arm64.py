@@ -2,10 +2,10 @@
 
     python -m reliability.arm64 BUNDLE [--work FOLDER] [--processor cortex-a72]
 
-It needs Debian or one of its relatives (apt-get, dpkg), but not root: packages are unpacked into the work folder (about 400 MB,
-used again the next time) and installed nowhere. These are QEMU, a Python for ARM64, and the wheels of numpy, Pillow and
-onnxruntime for it, at the versions of constraints.txt. The bundle's own benchmark.py runs there and checks its networks;
-then each ONNX file computes the same images here and there. Emulated times say nothing about a device.
+It needs Debian or one of its relatives (apt-get, dpkg), but not root: packages are unpacked into the work folder, which
+is used again the next time, and installed nowhere. These are QEMU, a Python for ARM64, and the wheels of numpy, Pillow
+and onnxruntime for it, at the versions of constraints.txt. The bundle's own benchmark.py runs there and checks its
+networks; then each ONNX file computes the same images here and there. Emulated times say nothing about a device.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -137,7 +138,7 @@ def compare(folder: Path, work: Path, emulated: list[str | Path]) -> int:
     return 1 if wrong else 0
 
 
-def run(command: list[str | Path], folder: Path | None = None, environment: dict[str, str] | None = None) -> str:
+def run(command: Sequence[str | Path], folder: Path | None = None, environment: dict[str, str] | None = None) -> str:
     """What a command prints; one that fails ends all."""
     settings = os.environ | {"OMP_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"} | (environment or {})
     settings.pop("PYTHONPATH", None)

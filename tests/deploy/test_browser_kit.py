@@ -121,7 +121,7 @@ const entry = network();
 return state.images.every((image) => image.outputs.has(entry)) && document.querySelector("#answer h2")
   ? [entry.width, state.images.map((image) => Array.from(image.outputs.get(entry)))] : null;
 """
-CHOOSE = "const slider = document.getElementById('width'); slider.value = arguments[0]; slider.dispatchEvent(new Event('input'));"
+CHOOSE = "get('width').value = arguments[0]; get('width').dispatchEvent(new Event('input'));"
 
 
 def test_every_width_gives_the_outputs_of_python(browser, kit, serve, small, tmp_path):

@@ -107,7 +107,9 @@ def main(arguments: list[str] | None = None) -> None:
         csv.writer(file).writerows([COLUMNS, *rows])
     print(f"written: {out}")
     if wrong:
-        raise SystemExit(f"{', '.join(wrong)}: the outputs here are not those of the export; do not use it on this device")
+        raise SystemExit(
+            f"{', '.join(wrong)}: the outputs here are not those of the export; do not use it on this device"
+        )
 
 
 if __name__ == "__main__":

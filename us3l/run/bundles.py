@@ -24,8 +24,8 @@ from us3l.width import Width, read_width
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
 VERSION = 4
-"""Entries of version 1 name neither their head nor their weights; before version 3 none were of the shared space; before
-version 4 they hold no outputs to check a device by."""
+"""Entries of version 1 name neither their head nor their weights; before version 3 none were of the shared space, and
+before version 4 they held no outputs to check a device by."""
 LATER = ({"reference"}, {"reference", "head", "weights"})
 """What entries of earlier versions lack."""
 SHARED = "shared"
