@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from tests.reporting.test_browser import OVERFLOWING, browser, find, pytestmark, wait
 from us3l.deploy import benchmark, example, proof
@@ -31,7 +31,8 @@ WIDTHS = (0.5, 1.0)
 @pytest.fixture(scope="session")
 def library(pytestconfig, tmp_path_factory) -> Path:
     """The files that a user copies from the npm package, downloaded once."""
-    kept = Path(pytestconfig.cache.mkdir(re.sub(r"\W", "-", PACKAGE)))
+    cache = getattr(pytestconfig, "cache", None)  # unless pytest is told to keep none
+    kept = Path(cache.mkdir(re.sub(r"\W", "-", PACKAGE))) if cache else tmp_path_factory.mktemp("library")
     if all((kept / name).exists() for name in LIBRARY):
         return kept
     if not (npm := shutil.which("npm")):
@@ -97,13 +98,15 @@ def serve():
 
 
 def images(folder: Path) -> list[Path]:
-    """A JPEG, which is not square, and PNGs: one larger than the network's images, one smaller."""
+    """A JPEG by a camera that was turned, a transparent PNG larger than the network's images, and a small one."""
     draw = np.random.default_rng(0)
-    coarse = Image.fromarray(draw.integers(0, 255, (6, 9, 3), dtype=np.uint8))
-    paths = [folder / name for name in ("wide.jpg", "large.png", "small.png")]
-    coarse.resize((60, 40)).save(paths[0], quality=85)
+    coarse = Image.fromarray(draw.integers(0, 255, (6, 9, 4), dtype=np.uint8))
+    paths = [folder / name for name in ("turned.jpg", "transparent.png", "small.png")]
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    coarse.convert("RGB").resize((60, 40)).save(paths[0], quality=85, exif=turned)
     coarse.resize((301, 200)).save(paths[1])
-    coarse.save(paths[2])
+    coarse.convert("RGB").save(paths[2])
     return paths
 
 
