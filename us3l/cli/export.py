@@ -17,8 +17,7 @@ class Export:
     """Write plain networks of some widths as files, each checked against the network it came from.
 
     "torch" is a program of torch.export; "onnx", "openvino" and "executorch" (for phones) run without PyTorch;
-    "safetensors" is the plain network's state dict. The folder also gets a manifest, an example that runs the files, a
-    script that times them on a device, and for ONNX a page that does so in a browser.
+    "safetensors" is the plain network's state dict. The folder also gets a manifest, and what runs the files elsewhere.
 
     examples:
       us3l export runs/photos --widths 0.37
