@@ -5,7 +5,7 @@
 
 const TOLERANCE = 1e-4;  // of float outputs, in units of the largest where that is above 1
 const MIN_COSINE = 0.98;  // of INT8 outputs: processors round their sums in different ways
-const [WARM_UP, FEWEST, SECONDS, TICK] = [3, 10, 0.5, 5];  // TICK: milliseconds; clocks of browsers are coarse
+const [FEWEST, SECONDS, TICK] = [10, 0.5, 5];  // looks at the clock, for this long, with this many milliseconds between two
 
 // From an image to a network's input
 
@@ -147,17 +147,21 @@ function check(entry, found) {
   return { good: found.length === expected.length && worst <= TOLERANCE, text: `differ by ${worst.toExponential(0)}` };
 }
 
-// Sorted milliseconds per call. Fast networks are called several times per look at the clock.
+// Sorted milliseconds per call. Browsers translate code again once it has run for a while, so that the first calls are slow;
+// and their clocks are coarse, so that fast networks are called several times per look at the clock.
 async function time(session, input) {
   const run = async (calls) => {
     const started = performance.now();
     for (let call = 0; call < calls; call++) await compute(session, input);
     return (performance.now() - started) / calls;
   };
-  const calls = Math.max(1, Math.ceil(TICK / Math.max(0.05, await run(WARM_UP).then(() => run(WARM_UP)))));
-  const found = [];
-  for (const until = performance.now() + 1000 * SECONDS; found.length < FEWEST || performance.now() < until;) found.push(await run(calls));
-  return found.sort((a, b) => a - b);
+  const repeat = async (calls) => {
+    const found = [], until = performance.now() + 1000 * SECONDS;
+    while (found.length < FEWEST || performance.now() < until) found.push(await run(calls));
+    return found.sort((a, b) => a - b);
+  };
+  const warm = quantile(await repeat(1), 0.5);
+  return repeat(Math.ceil(TICK / Math.max(TICK / 100, warm)));
 }
 const quantile = (sorted, share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
 
