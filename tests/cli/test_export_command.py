@@ -13,6 +13,7 @@ from us3l.cli.main import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.evaluated import find_accuracy
+from us3l.deploy.export import BROWSER, COMPANIONS
 from us3l.deploy.exporting import Exported
 from us3l.deploy.proof import Evidence, Proof
 from us3l.evaluation.linear import linear_probe
@@ -80,7 +81,7 @@ def test_widths_and_formats_with_a_head(run, capsys):
     bundle = read_bundle(run / "export")
     assert {path.name for path in bundle.folder.iterdir()} == {
         *("resnet18-0.5x-probe-digits.onnx", "resnet18-0.5x-probe-digits.safetensors"),
-        *("manifest.json", "example.py", "benchmark.py", ".lock"),
+        *("manifest.json", ".lock", *COMPANIONS, *BROWSER),
     }
     for entry in bundle.entries:
         assert entry.accuracy == {"data": "digits", "linear": 70.0, "knn": 60.0}

@@ -20,6 +20,7 @@ from us3l.cli.parse import flags, parse, program
 from us3l.cli.pretrain import Pretrain
 from us3l.cli.profile import ProfileCommand
 from us3l.cli.report import Report
+from us3l.deploy.export import COMPANIONS
 from us3l.files import read_json
 from us3l.run import Run
 from us3l.run.config import write_config
@@ -67,7 +68,7 @@ def test_from_a_folder_of_photos_to_files(photos, tmp_path, capsys):
 
     assert main(["export", str(run), "--width", "0.37", "0.5"]) == 0
     written = {path.name for path in (run / "export").iterdir() if path.name != ".lock"}
-    assert written == {"resnet18-0.37x.pt2", "resnet18-0.5x.pt2", "manifest.json", "example.py", "benchmark.py"}
+    assert written == {"resnet18-0.37x.pt2", "resnet18-0.5x.pt2", "manifest.json", *COMPANIONS}
 
 
 def test_the_demo_tells_what_to_do_next(tmp_path, capsys, monkeypatch):

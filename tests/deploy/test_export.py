@@ -22,7 +22,7 @@ from us3l.deploy.evaluated import Head
 from us3l.deploy.export import Source, convert, export
 from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import linear_probe
-from us3l.run.bundles import read_bundle
+from us3l.run.bundles import decode_floats, read_bundle
 
 SIZE = 8
 FORMATS = ["torch", "safetensors", "onnx", "openvino"]
@@ -79,6 +79,15 @@ def test_a_bundle_says_what_its_files_are(source, evidence, classifiers):
         assert entry.bytes == sum((bundle.folder / name).stat().st_size for name in entry.files)
         assert (entry.features, entry.classes) == (10, evidence.classes)
         assert entry.accuracy == {"data": "digits", "linear": 80.0}
+
+
+def test_a_manifest_has_outputs_to_check_a_device_by(source, head, classifiers):
+    wanted = {"preprocessing": source.preprocessing.to_plain()}
+    images = torch.from_numpy(example.preprocess(classifiers[0] / "check.png", wanted))
+    with torch.no_grad():
+        expected = head.probe.scores(source.net.at(0.37)(images))[0].numpy()
+    for entry in read_bundle(classifiers[0]).entries:
+        np.testing.assert_allclose(decode_floats(entry.reference, entry.features), expected, atol=1e-4)
 
 
 def test_files_are_the_same_each_time_and_do_not_name_this_machine(classifiers):
@@ -231,7 +240,7 @@ def test_a_classifier_of_the_first_format_that_took_the_encoders_name_can_be_rep
     old = json.loads(manifest.read_text()) | {"format": 1}
     (row,) = old["entries"]
     row["files"] = {"tiny-0.37x.safetensors": row["files"].popitem()[1]}
-    del row["head"], row["weights"], old["others"]
+    del row["head"], row["weights"], row["reference"], old["others"]
     manifest.write_text(json.dumps(old))
     assert read_bundle(tmp_path).entries[0].head == "probe"
     export(source, 0.37, "safetensors", tmp_path, evidence, overwrite=True)
@@ -253,7 +262,7 @@ def test_checksums_cover_the_example(source, evidence, tmp_path):
         read_bundle(tmp_path)
     export(source, 0.37, "safetensors", tmp_path, evidence)  # one's own edit stays, but nobody vouches for it
     assert (tmp_path / "example.py").read_text() == "print('harm')"
-    assert set(read_bundle(tmp_path).others) == {"benchmark.py"}
+    assert set(read_bundle(tmp_path).others) == {"benchmark.py", "check.png"}
 
 
 @pytest.mark.parametrize("content", ["print('harm')", Path(example.__file__).read_text()])

@@ -80,6 +80,10 @@ def test_a_folder_without_a_manifest(tmp_path):
         ({"head": None}, "head"),
         ({"head": "../up"}, "head"),
         ({"weights": "12"}, "weights"),
+        ({"reference": 3}, "reference"),
+        ({"reference": "AACAPwAAIMA"}, "reference"),  # not base64
+        ({"reference": "AACAPw=="}, "reference"),  # one number, for two outputs
+        ({"reference": "AACAPwAAwH8="}, "reference"),  # NaN
     ],
 )
 def test_a_damaged_entry_is_named(written, change, said):
@@ -91,7 +95,7 @@ def test_a_damaged_entry_is_named(written, change, said):
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 4},
+        {"format": 5},
         {"others": []},
         {"others": {"example.py": "12"}},
         {"name": None},
@@ -119,10 +123,18 @@ def test_a_network_is_there_once(written):
 def test_entries_of_the_first_format(written):
     old = [asdict(entry) for entry in written.entries]
     for row in old:
-        del row["head"], row["weights"]
+        del row["head"], row["weights"], row["reference"]
     old[1]["classes"] = None
     rewrite(written, format=1, entries=old)
     assert [entry.head for entry in read_bundle(written.folder).entries] == ["probe", None]
+
+
+def test_entries_without_a_reference(written):
+    old = [asdict(entry) for entry in written.entries]
+    for row in old:
+        del row["reference"]
+    rewrite(written, format=3, entries=old)
+    assert [entry.head for entry in read_bundle(written.folder).entries] == ["probe-pets", "probe-pets"]
 
 
 def test_twenty_processes_add_their_entries_at_once(tmp_path):

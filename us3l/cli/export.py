@@ -17,7 +17,7 @@ class Export:
     """Write plain networks of some widths as files, each checked against the network it came from.
 
     "torch" is a program of torch.export; "onnx", "openvino" and "executorch" (for phones) run without PyTorch;
-    "safetensors" is the plain network's state dict. The folder also gets a manifest and an example that runs the files.
+    "safetensors" is the plain network's state dict. The folder also gets a manifest, and what runs the files elsewhere.
 
     examples:
       us3l export runs/photos --widths 0.37
@@ -69,6 +69,7 @@ def main(arguments: list[str]) -> None:
         if exported.networks:
             screen.console.print(exported_table(exported))
             images = exported.networks[0][1].images
+            page = ", browser.html" if "onnx" in command.format else ""
             screen.say(
-                f"proved on {images}; written: {exported.folder}, with manifest.json, example.py and benchmark.py"
+                f"proved on {images}; written: {exported.folder}, with manifest.json, example.py{page} and benchmark.py"
             )

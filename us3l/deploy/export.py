@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from us3l import __version__
 from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy import benchmark, example
+from us3l.deploy import example
 from us3l.deploy.backends import Forward
 from us3l.deploy.evaluated import Classifier, Head
 from us3l.deploy.formats import KEY, KINDS
@@ -34,13 +34,17 @@ from us3l.run.bundles import (
     Format,
     add_entry,
     check_same_model,
+    encode_floats,
     read_bundle,
 )
 from us3l.slimmable import Slimmable
 from us3l.width import Width, write_width
 
-COMPANIONS = {"example.py": Path(example.__file__), "benchmark.py": Path(benchmark.__file__)}
-"""Scripts that go along with the files of a bundle, complete in themselves."""
+HERE = Path(__file__).parent
+COMPANIONS = {name: HERE / name for name in ("example.py", "benchmark.py", "check.png")}
+"""Files that go along with those of a bundle: scripts, complete in themselves, and an image to check a device by."""
+BROWSER = {name: HERE / name for name in ("browser.html", "browser.js")}
+"""A page that runs ONNX files."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +151,11 @@ def export(
             classes=classes,
             head=label,
             weights=source.weights,
+            reference=encode_floats(compute(example.preprocess(COMPANIONS["check.png"], about))[0].tolist()),
         )
         for file in files:
             os.replace(file, folder / file.name)
-    add_entry(Bundle(folder, source.name, source.preprocessing, [entry], place_companions(folder)))
+    add_entry(Bundle(folder, source.name, source.preprocessing, [entry], place_companions(folder, kind)))
     return entry, proof
 
 
@@ -243,15 +248,17 @@ def staging(folder: Path) -> Iterator[Path]:
         raise
 
 
-def place_companions(folder: Path) -> dict[str, str]:
-    """Put the scripts beside the files; their names and checksums, for the manifest.
+def place_companions(folder: Path, kind: Format) -> dict[str, str]:
+    """Put the scripts beside the files, with an ONNX file the page too; names and checksums, for the manifest.
 
     One that us3l did not write, or that was edited, stays as it is, and the manifest does not name it.
     """
     written = read_bundle(folder, check=False).others if (folder / MANIFEST).exists() else {}
     placed = {}
-    for name, source in COMPANIONS.items():
+    for name, source in (COMPANIONS | BROWSER).items():
         path, ours = folder / name, checksum(source)
+        if not path.exists() and name in BROWSER and kind != "onnx":
+            continue
         if not path.exists() or checksum(path) == written.get(name):
             with replacing(path) as temporary:
                 shutil.copyfile(source, temporary)

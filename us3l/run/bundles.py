@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import math
 import re
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
@@ -20,8 +23,11 @@ from us3l.run.evaluations import METRICS
 from us3l.width import Width, read_width
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
-VERSION = 3
-"""Entries of version 1 name neither their head nor their weights; before version 3 none were of the shared space."""
+VERSION = 4
+"""Entries of version 1 name neither their head nor their weights; before version 3 none were of the shared space, and
+before version 4 they held no outputs to check a device by."""
+LATER = ({"reference"}, {"reference", "head", "weights"})
+"""What entries of earlier versions lack."""
 SHARED = "shared"
 """The head of an encoder whose features are in the space that all widths share."""
 MANIFEST = "manifest.json"
@@ -51,6 +57,9 @@ class Entry:
     """Of a classifier: what tells it from others, such as "probe-cifar10". None of an encoder, which gives features."""
     weights: str | None = None
     """The sha256 of the model's weights; None if it was not known."""
+    reference: str | None = None
+    """Its outputs for check.png where it was exported, by which a device can check its own: float32, little-endian, as
+    base64. None if they are not known."""
 
     @property
     def key(self) -> tuple[Width, str, bool, str]:
@@ -174,8 +183,9 @@ def demand(good: bool, name: str, value: Any) -> None:
 
 def _entry(row: object) -> Entry:
     known = {column.name for column in fields(Entry)}
-    if isinstance(row, dict) and known - row.keys() == {"head", "weights"}:  # of version 1
-        row = row | {"head": None if row["classes"] is None else "probe", "weights": None}
+    if isinstance(row, dict) and known - row.keys() in LATER:
+        head = None if row.get("classes") is None else "probe"
+        row = {"head": head, "weights": None, "reference": None} | row
     if not isinstance(row, dict) or row.keys() != known:
         raise ValueError(f"an entry must have {', '.join(sorted(known))}")
     row = row | {"width": read_width(row["width"])}
@@ -196,6 +206,8 @@ def _entry(row: object) -> Entry:
     head, weights = row["head"], row["weights"]
     demand((head in (None, SHARED)) == (classes is None) and (head is None or _is_name(head)), "head", head)
     demand(weights is None or _is_digest(weights), "weights", weights)
+    reference = row["reference"]
+    demand(reference is None or _is_floats(reference, row["features"]), "reference", reference)
     return Entry(**row)
 
 
@@ -207,6 +219,31 @@ def _check_names(files: dict[str, Any]) -> None:
 
 def _is_digest(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def _is_floats(value: object, count: int) -> bool:
+    try:
+        return isinstance(value, str) and all(map(math.isfinite, decode_floats(value, count)))
+    except (ValueError, struct.error):
+        return False
+
+
+def encode_floats(values: Sequence[float]) -> str:
+    """Numbers in 32 bits as text, which takes few lines of code to read in a browser.
+
+    >>> encode_floats([1.0, -2.5])
+    'AACAPwAAIMA='
+    """
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()
+
+
+def decode_floats(text: str, count: int) -> tuple[float, ...]:
+    """What `encode_floats` was given.
+
+    >>> decode_floats("AACAPwAAIMA=", 2)
+    (1.0, -2.5)
+    """
+    return struct.unpack(f"<{count}f", base64.b64decode(text, validate=True))
 
 
 def _is_name(value: object) -> bool:
