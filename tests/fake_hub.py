@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
-import pytest
-
 WRITER = "hf_writer"  # a token that may do everything; others may read what is public
 
 
@@ -202,20 +200,6 @@ def running_hub():
         hub.shutdown()
         hub.server_close()
         thread.join()
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """A hub, and what HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_DISABLE_XET do, which huggingface_hub reads only once."""
-    constants = pytest.importorskip("huggingface_hub.constants", reason="needs us3l[hub]")
-    with running_hub() as served:
-        point_at(monkeypatch, served.url)
-        monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "home"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
-        monkeypatch.setenv("HF_TOKEN", WRITER)
-        yield served
 
 
 def point_at(monkeypatch, url):

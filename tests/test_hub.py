@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import us3l
-from tests.fake_hub import hub, point_at  # noqa: F401
+from tests.fake_hub import point_at
 from tests.made_runs import make_run
 from us3l import hub as ours
 from us3l.cli.main import main
@@ -190,6 +190,8 @@ def test_what_cannot_be_loaded_is_one_line_and_leaves_nothing(published, monkeyp
 
 class Claimed(bytes):
     """Content that is said to be longer than it is."""
+
+    size: int
 
     def __new__(cls, size):
         made = super().__new__(cls)

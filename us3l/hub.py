@@ -289,7 +289,7 @@ def explanation(library: Any, name: HubName, error: BaseException, writing: bool
     if isinstance(error, errors.HFValidationError):
         return UserError(f"{name}: {reason}")
     if isinstance(error, RuntimeError | ValueError):  # the sending of one file
-        cause = error.__cause__ and explanation(library, name, error.__cause__, writing)
+        cause = None if error.__cause__ is None else explanation(library, name, error.__cause__, writing)
         return cause or UserError(f"{name} could not be sent ({reason}): try again; nothing of it was published")
     return None
 

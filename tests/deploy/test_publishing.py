@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 import us3l
-from tests.fake_hub import hub  # noqa: F401
 from us3l.errors import UserError
 from us3l.run.cards import MARK
 
 NAME = "anna/birds"
 
 
-def test_a_bundle_goes_there_and_runs_from_there(hub, bundle, small, tmp_path):  # noqa: F811
+def test_a_bundle_goes_there_and_runs_from_there(hub, bundle, small):
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 16, 16), np.uint8)
     us3l.publish(bundle, NAME)
     files = hub.files(NAME)
@@ -28,7 +27,7 @@ def test_a_bundle_goes_there_and_runs_from_there(hub, bundle, small, tmp_path): 
     assert us3l.load(f"hf:{NAME}").digest == small.digest
 
 
-def test_a_bundle_whose_files_are_not_those_of_its_manifest_is_refused(hub, bundle, tmp_path):  # noqa: F811
+def test_a_bundle_whose_files_are_not_those_of_its_manifest_is_refused(hub, bundle, tmp_path):
     changed = shutil.copytree(bundle, tmp_path / "changed")
     (changed / "net-0.5.onnx").write_bytes(b"")
     with pytest.raises(UserError, match="checksum differs"):
