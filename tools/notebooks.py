@@ -29,8 +29,10 @@ def execute(path: Path, folder: Path) -> Any:
     notebook = nbformat.read(path, as_version=4)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     client = NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(folder)}})
-    client.create_kernel_manager().transport = "ipc"  # nothing listens on the network
-    client.execute(env=environment)
+    with TemporaryDirectory() as sockets:  # instead of ports
+        manager = client.create_kernel_manager()
+        manager.transport, manager.ip = "ipc", f"{sockets}/kernel"
+        client.execute(env=environment)
     return notebook
 
 

@@ -229,7 +229,7 @@ def upload(name: HubName, files: Mapping[str, Path | bytes], private: bool, mess
 
 def hub(reason: str) -> Any:
     """The package huggingface_hub, which then reports nothing about its use, unless HF_HUB_DISABLE_TELEMETRY is "0"."""
-    silent = os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1") == "1"
+    silent = silence()
     try:
         import huggingface_hub.constants
         import huggingface_hub.errors
@@ -239,6 +239,11 @@ def hub(reason: str) -> Any:
     if silent:  # another library may have imported it before
         huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
     return huggingface_hub
+
+
+def silence() -> bool:
+    """Whether huggingface_hub, if it is imported from now on, reports nothing."""
+    return os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1") == "1"
 
 
 def client(library: Any) -> Any:

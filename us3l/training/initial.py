@@ -16,7 +16,7 @@ from us3l.data.spec import MEAN, STD
 from us3l.errors import UserError, did_you_mean
 from us3l.families import create, options_for, recognise
 from us3l.files import check_regular, expanded
-from us3l.hub import local_folder
+from us3l.hub import local_folder, silence
 from us3l.slimmable import Slimmable
 from us3l.storage import load, load_plain, read_tensors, read_torch, shapes_of
 from us3l.tensors import digest, tensors_of
@@ -210,6 +210,7 @@ def from_torchvision(given: str, name: str) -> Pretrained:
 
 
 def from_timm(given: str, name: str) -> Pretrained:
+    silence()  # timm fetches from the Hugging Face Hub
     try:
         import timm
     except ImportError:
