@@ -1,9 +1,10 @@
-"""Retrieval across widths of one slimmable network, beside networks that were trained separately.
+"""Retrieval across widths of one slimmable network, beside two networks that were trained separately.
 
-    python -m benchmarks.retrieval RUN --apart FULL NARROW --data DATA --train-images 8000 --test-images 3000
+    python -m benchmarks.retrieval RUN --apart OTHER --data DATA --train-images 8000 --test-images 3000
 
-RUN is a slimmable network; FULL and NARROW are networks of one width each. Training images are the gallery, test images
-the queries. Recall@1 / kNN accuracy in percent, of NARROW's queries in FULL's gallery and so on:
+RUN is a slimmable network, OTHER another one of the same size. Training images are the gallery, test images the
+queries, and cells are recall@1 / kNN accuracy in percent. "One network" is RUN at 1x and at a narrow width; of "two
+networks" the wide one is OTHER at 1x, and the narrow one RUN:
 
 - "as they are": the networks' own features; the shorter ones are filled up with zeros, as nothing else is to be done;
 - "shared": in the space that `us3l embed --space shared` has; for separate networks by the same regression.
@@ -79,7 +80,7 @@ def row(title: str, parts: Parts, space: Callable[[Parts], dict[str, Pair]]) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--apart", type=Path, nargs=2, metavar=("FULL", "NARROW"))
+    parser.add_argument("--apart", type=Path, metavar="OTHER")
     parser.add_argument("--data", required=True)
     parser.add_argument("--fit", help="images to fit the space on (default: DATA)")
     parser.add_argument("--width", type=float, default=0.25)
@@ -96,7 +97,7 @@ def main() -> int:
     print("| | 1x in 1x | narrow in narrow | narrow in 1x |\n| --- | ---: | ---: | ---: |")
     kinds = {"one network": [(net, 1.0), (net, arguments.width)]}
     if arguments.apart:
-        kinds["two networks"] = [(us3l.load(path), 1.0) for path in arguments.apart]
+        kinds["two networks"] = [(us3l.load(arguments.apart), 1.0), (net, arguments.width)]
     for name, networks in kinds.items():
         found = embedded(networks, parts)
         print(row(f"{name}, as they are", found, as_they_are), flush=True)
