@@ -39,6 +39,7 @@ MODULES = {
         "Finding",
         "Predicted",
         "Predictions",
+        "Published",
         "Adaptive",
         "Controller",
         "image_files",

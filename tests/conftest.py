@@ -62,3 +62,22 @@ def pretrained(tmp_path_factory) -> str:
     net.save(folder / "model")
     save_projector(folder / "projector.safetensors", projector(160, 16, 12), torch.randn(64, 160))
     return str(folder)
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub on this machine, with a token that may write.
+
+    huggingface_hub reads HF_ENDPOINT, HF_HOME and HF_HUB_DISABLE_XET only when it is imported.
+    """
+    from tests.fake_hub import WRITER, point_at, running_hub
+
+    constants = pytest.importorskip("huggingface_hub.constants", reason="needs us3l[hub]")
+    with running_hub() as served:
+        point_at(monkeypatch, served.url)
+        monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
+        monkeypatch.setenv("HF_TOKEN", WRITER)
+        yield served

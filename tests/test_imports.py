@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "us3l"
 CORE = {
     "allocation", "calibration", "console", "costs", "description", "devices", "errors", "families", "files",
-    "progress", "seeds", "slimmable", "sorting", "statistics", "stopping", "storage", "streams", "switchable",
+    "hub", "progress", "seeds", "slimmable", "sorting", "statistics", "stopping", "storage", "streams", "switchable",
     "tensors", "width",
 }  # fmt: skip
 MAY_IMPORT = {

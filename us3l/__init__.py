@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from us3l.verbs import predict as predict
     from us3l.verbs import pretrain as pretrain
     from us3l.verbs import profile as profile
+    from us3l.verbs import publish as publish
     from us3l.verbs import report as report
     from us3l.verbs import reproduce as reproduce
     from us3l.verbs import search as search
@@ -60,6 +61,7 @@ _HOMES = {
         "predict",
         "pretrain",
         "profile",
+        "publish",
         "report",
         "reproduce",
         "search",

@@ -27,7 +27,7 @@ LONGEST_LINE = 2**20
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; on success it is flushed to the disk and takes the place of `path`.
 
-    Neither path is followed if it is a link.
+    Neither path is followed if it is a link. An error of the disk names `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{os.getpid()}.tmp.{path.name}")
@@ -38,6 +38,10 @@ def replacing(path: Path) -> Iterator[Path]:
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None:  # as when the disk is full
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

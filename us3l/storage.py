@@ -24,6 +24,7 @@ from us3l.families import create
 from us3l.families.family import Family
 from us3l.families.own import current_family
 from us3l.files import check_regular, finite, replacing
+from us3l.hub import local_folder
 from us3l.slimmable import Slimmable
 from us3l.statistics import Statistics
 from us3l.tensors import KINDS, WithoutFilling, batch_norms, digest, tensors_of
@@ -74,13 +75,13 @@ def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = 
     Statistics that do not belong to the weights beside them are kept, and refused when used: see `Slimmable`.
 
     Args:
-        path: The folder of a model, or that of a run.
+        path: The folder of a model, or that of a run; "hf:USER/NAME" is one on the Hugging Face Hub.
         family: What the network was made of, if that was a function of the user's own.
 
     Returns:
         The network as it was saved, on the CPU.
     """
-    folder = Path(path)
+    folder = local_folder(path)
     if holds_model(folder / "model"):  # a run's folder
         folder = folder / "model"
     description = read_description(folder)

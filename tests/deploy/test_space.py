@@ -49,8 +49,8 @@ def test_all_widths_have_one_space(run, images, tmp_path):
         np.testing.assert_array_equal(direct, found[width])
     assert {values.shape for values in found.values()} == {(60, 64)}
     own = us3l.embed(run, images, width=1.0).embeddings.values
-    mean = read_space(Run(run)).linear[1.0][1].numpy()
-    np.testing.assert_allclose(found[1.0], own + mean, rtol=1e-4, atol=1e-4)
+    weight, bias = (part.numpy() for part in read_space(Run(run)).linear[1.0])
+    np.testing.assert_allclose(found[1.0], own @ weight.T + bias, rtol=1e-4, atol=1e-4)
     unit = {width: values / np.linalg.norm(values, axis=1, keepdims=True) for width, values in found.items()}
     similar = unit[0.25] @ unit[1.0].T
     assert similar.diagonal().mean() > similar.mean() + 0.3  # an image is like itself

@@ -1,28 +1,56 @@
+import pytest
 import torch
 
-from us3l.evaluation.mapping import fit_map
+import us3l
+from us3l.data.images import ImageSet
+from us3l.evaluation.mapping import fit_map, fit_space, half_whitened
 
 
-def test_the_map_leads_to_the_full_networks_features():
+def test_the_map_leads_to_where_the_full_network_is():
     draw = torch.Generator().manual_seed(0)
     full = torch.randn(500, 8, generator=draw) * 3 + 1
     narrow = full @ torch.randn(8, 12, generator=draw) + 5  # which has all that the full features have
-    found = fit_map(narrow, full)
+    target = half_whitened(full).scores(full)
+    found = fit_map(narrow, target)
     assert found.weight.shape == (8, 12)
-    new = torch.randn(20, 8, generator=draw)
-    error = fit_map(full, full).scores(full) - found.scores(narrow)
-    assert error.norm() < 0.1 * full.norm()
-    assert new.shape == (20, 8)
+    assert (target - found.scores(narrow)).norm() < 0.1 * target.norm()
 
 
-def test_the_full_networks_own_map_only_takes_away_the_mean():
-    full = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)) + 7
-    found = fit_map(full, full)
-    torch.testing.assert_close(found.weight, torch.eye(4))
-    torch.testing.assert_close(found.scores(full), full - full.mean(0), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("size", [0.1, 1.0, 100.0])
+def test_half_whitening_makes_standard_deviations_their_square_roots_whatever_the_scale(size):
+    draw = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=draw, dtype=torch.float64)).Q
+    plain = torch.randn(2000, 4, generator=draw, dtype=torch.float64)
+    plain = torch.linalg.qr(plain - plain.mean(0)).Q * torch.tensor([8.0, 4.0, 2.0, 2.0])
+    full = (size * plain @ turn + 7).float()
+    found = half_whitened(full).scores(full)
+    torch.testing.assert_close(found.mean(0), torch.zeros(4), rtol=0, atol=1e-3 * found.abs().max().item())
+    deviations = (found.double() @ turn.T).std(0)
+    torch.testing.assert_close(
+        deviations / deviations[0], torch.tensor([8.0, 4, 2, 2]).double().sqrt() / 8**0.5, atol=0.01, rtol=0
+    )
 
 
 def test_what_is_always_the_same_does_no_harm():
     full = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
-    found = fit_map(torch.zeros(50, 3), full)
-    assert found.weight.isfinite().all()
+    full[:, 2] = 3.0
+    space = half_whitened(full)
+    assert space.weight.isfinite().all()
+    assert space.weight.abs().max() < 10
+    assert fit_map(torch.zeros(50, 3), space.scores(full)).weight.isfinite().all()
+    assert half_whitened(torch.zeros(50, 3)).weight.isfinite().all()
+
+
+def test_a_width_that_comes_later_gets_into_the_same_space():
+    torch.manual_seed(0)
+    net = us3l.create("resnet18", stem="cifar", base=8)
+    images = ImageSet("made", torch.randint(0, 256, (64, 3, 8, 8), dtype=torch.uint8))
+    us3l.calibrate(net, torch.randn(16, 3, 8, 8), widths=[1.0, 0.5])
+    net.metadata = {"preprocessing": {"size": 8, "mean": [0.5] * 3, "std": [0.5] * 3}}
+    both = fit_space(net, images, [1.0, 0.5])
+    later = fit_space(net, images, [0.5], full_map=both[1.0])
+    torch.testing.assert_close(later[0.5].weight, both[0.5].weight)
+    other = ImageSet("other", images.images // 2)
+    plain = fit_space(net, other, [1.0, 0.5])
+    moved = fit_space(net, other, [0.5], full_map=both[1.0])  # its images are others, the space is not
+    assert not torch.allclose(moved[0.5].bias, plain[0.5].bias, rtol=1e-3)

@@ -33,6 +33,7 @@ COMMANDS = {
     "serve": "answer over HTTP, at the width that keeps the latency",
     "predict": "the class of every image of a folder, or none where it is not sure",
     "find": "nearest images in an embedded collection, and near-duplicates",
+    "publish": "a model or a bundle to the Hugging Face Hub",
     "download": "download a known data set",
     "doctor": "check and measure this machine, and recommend settings",
     "backbones": "the available networks, and what they cost",

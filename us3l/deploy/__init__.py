@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from us3l.deploy.predicting import predict_images as predict_images
     from us3l.deploy.profiling import Profiled as Profiled
     from us3l.deploy.profiling import profile_run as profile_run
+    from us3l.deploy.publishing import Published as Published
+    from us3l.deploy.publishing import publish_model as publish_model
     from us3l.deploy.runtime import Predictions as Predictions
     from us3l.deploy.runtime import Runtime as Runtime
 
@@ -40,6 +42,8 @@ _HOMES = {
     "Predicted": "predicting",
     "find_images": "finding",
     "Finding": "finding",
+    "publish_model": "publishing",
+    "Published": "publishing",
     "Runtime": "runtime",
     "Predictions": "runtime",
     "Adaptive": "adaptive",

@@ -21,6 +21,7 @@ from us3l.deploy.pick import Candidate, pick
 from us3l.deploy.space import SpaceName, space_of
 from us3l.deploy.timing import percentile, take_turns
 from us3l.errors import UserError
+from us3l.hub import local_folder
 from us3l.run.bundles import MANIFEST, read_bundle
 from us3l.slimmable import Slimmable
 from us3l.width import AnyWidth, Width, given
@@ -68,7 +69,7 @@ class Runtime:
     one.
 
     Args:
-        model: a `Slimmable`, the folder of a run or of a model, or that of a bundle.
+        model: a `Slimmable`, the folder of a run, a model or a bundle, or "hf:USER/NAME", one on the Hugging Face Hub.
         backend: "auto" is PyTorch for networks, and for bundles what they hold, OpenVINO first.
         threads: those that compute one request; PyTorch's number is that of the whole process.
         int8: chooses between the files of a bundle that has both.
@@ -87,14 +88,15 @@ class Runtime:
     ) -> None:
         self.threads, self.space = set_threads(threads), space_of(space)
         self.networks: Networks
-        folder = None if isinstance(model, Slimmable) else bundle_folder(Path(model), backend)
+        model = model if isinstance(model, Slimmable) else local_folder(model)
+        folder = None if isinstance(model, Slimmable) else bundle_folder(model, backend)
         if folder and backend == "torch":
             raise UserError(f"{model} is a bundle, whose files onnx and openvino run: for PyTorch give the run itself")
         if folder:
             chosen = None if backend == "auto" else backend
             self.networks = Files(read_bundle(folder), chosen, self.threads, int8, head, space)
         elif backend in ("torch", "auto"):
-            self.networks = Shared(model if isinstance(model, Slimmable) else Path(model), head, space)
+            self.networks = Shared(model, head, space)
         else:
             raise UserError(f"{backend} runs exported files: export some in the format {backend}, then Runtime(RUN)")
         self._latencies: dict[tuple[Task, int], dict[Width, float]] = {}

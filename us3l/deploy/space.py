@@ -60,7 +60,8 @@ def fit_missing(
         named = ", ".join(f"{width:g}x" for width in missing)
         progress.say(f"fitting the space that all widths share, on {images.name}: {named}")
         with progress.counting("embedding", images_to_fit(images, missing)) as count:
-            maps = fit_space(net, images, missing, count.more)
+            full = known.get(net.canonical(1.0))
+            maps = fit_space(net, images, missing, count.more, None if full is None else full.probe)
         keep_space(run, {width: (probe.weight.cpu(), probe.bias.cpu()) for width, probe in maps.items()}, images.name)
         known = shared_maps(run, net)
     return {width: known[width] for width in wanted}

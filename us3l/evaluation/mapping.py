@@ -1,7 +1,8 @@
-"""Embeddings that can be compared across widths: the full network's features, and a linear map to them per width.
+"""Embeddings that can be compared across widths: the full network's features, half whitened; a linear map per width.
 
-The map is ridge regression from a width's features to the full network's, on images without labels. Both are centred
-first, so that the full network's own map only takes away its mean. docs/embedding.md has what else was tried.
+Half whitening divides each principal direction of the features by the square root of its standard deviation, so that a
+few directions do not decide all cosines. The map of a narrower width is ridge regression from its own features, on
+images without labels. docs/embedding.md has what else was tried.
 """
 
 from __future__ import annotations
@@ -24,10 +25,16 @@ IMAGES = 4096
 """Images that maps are fitted on."""
 RIDGE = 1e-2
 """The penalty, as a share of the features' mean variance."""
+WHITENING = 0.5
+"""Which power of its standard deviation each direction is divided by: 0 leaves the features as they are."""
 
 
 def fit_space(
-    net: Slimmable, images: Images, widths: Sequence[Width], progress: Advance | None = None
+    net: Slimmable,
+    images: Images,
+    widths: Sequence[Width],
+    progress: Advance | None = None,
+    full_map: Probe | None = None,
 ) -> dict[Width, Probe]:
     """A map for each width into the space that all widths share.
 
@@ -36,6 +43,7 @@ def fit_space(
         images: Without labels, or with labels that are not looked at. The same few thousand are always chosen.
         widths: Those that need a map.
         progress: Called with each number of images embedded, of `images_to_fit(...)` in all.
+        full_map: The full network's, if the space is there already (default: a new space, by these images).
     """
     preprocessing = Preprocessing.of(net)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
@@ -43,7 +51,13 @@ def fit_space(
     calibrate_missing(net, images, [1.0, *widths], preprocessing)
     found = embed_all([net.at(width) for width in (1.0, *widths)], chosen, preprocessing, progress=progress)
     full, *others = found.values
-    return {width: fit_map(features, full) for width, features in zip(widths, others, strict=True)}
+    space = half_whitened(full) if full_map is None else full_map
+    target = space.scores(full.float())
+    full_width = net.canonical(1.0)
+    return {
+        width: space if net.canonical(width) == full_width else fit_map(features, target)
+        for width, features in zip(widths, others, strict=True)
+    }
 
 
 def images_to_fit(images: Images, widths: Sequence[Width]) -> int:
@@ -51,28 +65,40 @@ def images_to_fit(images: Images, widths: Sequence[Width]) -> int:
     return min(IMAGES, len(images)) * (1 + len(widths))
 
 
-def fit_map(features: Tensor, full: Tensor) -> Probe:
-    """The linear map from a width's features to those of the full network, centred.
+def half_whitened(full: Tensor) -> Probe:
+    """The full network's own map: its features (N x C), centred and half whitened, in the same coordinates.
+
+    >>> full = torch.tensor([[4.0, 0.0], [-4.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> spread = half_whitened(full).scores(full).std(0)
+    >>> round((spread[0] / spread[1]).item(), 1)  # it was 4
+    2.0
+    """
+    x = full.double()
+    mean = x.mean(0)
+    variances, directions = torch.linalg.eigh((x - mean).T @ (x - mean) / len(x))
+    smallest = RIDGE * variances.mean().clamp_min(1e-12)
+    weight = directions * (variances.clamp_min(0) + smallest) ** (-WHITENING / 2) @ directions.T
+    return Probe(weight.float(), (-(weight @ mean)).float())
+
+
+def fit_map(features: Tensor, target: Tensor) -> Probe:
+    """The linear map from a width's features to a target, by ridge regression.
 
     Args:
         features: N x D, of the width.
-        full: N x C, of the full network for the same images.
+        target: N x C, of the same images: where the full network's map puts them.
 
-    >>> full = torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 5.0]])
-    >>> fit_map(full, full).scores(full).mean(0).abs().max().item() < 1e-6
+    >>> target = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    >>> (fit_map(5 * target + 3, target).scores(5 * target + 3) - target).abs().max().item() < 0.02
     True
     """
-    x, y = features.double(), full.double()
-    mean = x.mean(0)
-    if features.shape == full.shape and torch.equal(features, full):
-        weight = torch.eye(len(mean), dtype=x.dtype, device=x.device)
-    else:
-        x, y = x - mean, y - y.mean(0)
-        squares = x.T @ x
-        penalty = RIDGE * squares.diagonal().mean().clamp_min(1e-12)
-        squares.diagonal().add_(penalty)
-        weight = torch.linalg.solve(squares, x.T @ y).T
-    return Probe(weight.float(), (-(weight @ mean)).float())
+    x, y = features.double(), target.double()
+    mean, middle = x.mean(0), y.mean(0)
+    x, y = x - mean, y - middle
+    squares = x.T @ x
+    squares.diagonal().add_(RIDGE * squares.diagonal().mean().clamp_min(1e-12))
+    weight = torch.linalg.solve(squares, x.T @ y).T
+    return Probe(weight.float(), (middle - weight @ mean).float())
 
 
 def through(maps: Mapping[Width, Probe], features: Mapping[Width, Tensor]) -> dict[Width, Tensor]:

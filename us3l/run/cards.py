@@ -8,27 +8,29 @@ from typing import Any
 
 from us3l.description import read_description
 from us3l.errors import UserError
-from us3l.files import write_text
+from us3l.files import read_bytes, write_text
+from us3l.hub import CARD
+from us3l.run.bundles import Bundle
 from us3l.run.evaluations import METRICS, EvaluationRecord
 from us3l.run.folder import Run
+from us3l.width import as_plain
 
-CARD = "README.md"
 MARK = "<!-- written by us3l; edit freely, and remove this line to keep it -->"
 
 
-def model_card(run: Run) -> str:
+def model_card(run: Run, place: str = "FOLDER") -> str:
     """What there is to say about a model: what it is, how it was trained, how good it is, how to use it.
 
     Args:
         run: Whose model it is; results of other weights are left out.
+        place: What to load it by.
     """
     about = read_description(run.model)
     metadata = about.get("metadata") if isinstance(about.get("metadata"), dict) else {}
     assert isinstance(metadata, dict)
     size = (metadata.get("preprocessing") or {}).get("size")
-    head = {"library_name": "us3l", "tags": ["self-supervised", "slimmable", "image-feature-extraction"]}
     parts = [
-        "---\n" + "\n".join(f"{name}: {json.dumps(value)}" for name, value in head.items()) + "\n---",
+        _head(),
         MARK,
         f"# {about.get('backbone', 'A network')}, slimmable",
         "One network, pre-trained without labels, that runs at any width. Made with us3l, a reimplementation of "
@@ -39,8 +41,9 @@ def model_card(run: Run) -> str:
     if tables := [_results(record) for record in _evaluations(run) if record.metric]:
         parts.append("## How good it is\n\n" + "\n\n".join(tables))
     parts.append(
-        '## How to use it\n\n```python\nimport us3l\n\nnet = us3l.load("FOLDER")  # this folder\n'
-        'half = net.carve(0.5)  # a plain nn.Module\nfeatures = us3l.Runtime("FOLDER").embed("photos/", width=0.5)\n```'
+        f'## How to use it\n\n```python\nimport us3l\n\nnet = us3l.load("{place}")'
+        f"{'  # this folder' if place == 'FOLDER' else ''}\nhalf = net.carve(0.5)  # a plain nn.Module\n"
+        f'features = us3l.Runtime("{place}").embed("photos/", width=0.5)\n```'
     )
     parts.append(
         "## What it is not\n\nIt gives features, not classes. How good they are on other images than those it was "
@@ -50,13 +53,53 @@ def model_card(run: Run) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def bundle_card(bundle: Bundle, place: str) -> str:
+    """What there is to say about exported networks: what each costs, how good it is, how to run it."""
+    measured = next((entry.accuracy for entry in bundle.entries if entry.accuracy), None)
+    metrics = [name for name in METRICS if measured and measured.get(name) is not None]
+    rows = [["width", "format", "file", "bytes", "MACs", *(METRICS[name] for name in metrics)]]
+    for entry in bundle.entries:
+        kind = f"{entry.format}, INT8" if entry.int8 else entry.format
+        found = (entry.accuracy or {}).get
+        cells = ("" if found(name) is None else f"{found(name):.1f}" for name in metrics)
+        file = next(iter(entry.files))
+        rows.append([f"{entry.width:g}", kind, file, f"{entry.bytes:,}", f"{entry.macs:,}", *cells])
+    table = ["| " + " | ".join(row) + " |" for row in rows]
+    table.insert(1, "|" + " --- |" * len(rows[0]))
+    on = f" Accuracies are percentages on {measured['data']}." if measured and metrics else ""
+    width = json.dumps(as_plain(bundle.entries[-1].width))
+    parts = [
+        _head(),
+        MARK,
+        f"# {bundle.name}, exported at several widths",
+        f"Plain networks, cut out of one slimmable network by us3l.{on}",
+        "\n".join(table),
+        f'```python\nimport us3l\n\nus3l.Runtime("{place}").embed("photos/", width={width})\n```',
+        "The files also run without us3l: `manifest.json` says how they want their images.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def write_card(run: Run) -> Path:
     """Write the card beside the model; one that somebody has made their own stays."""
     path, text = run.model / CARD, model_card(run)
-    there = path.read_text(encoding="utf-8", errors="replace") if path.exists() else MARK
-    if MARK in there and there != text:
+    if own_card(run.model) is None and (not path.exists() or path.read_text(encoding="utf-8") != text):
         write_text(path, text)
     return path
+
+
+def own_card(folder: Path) -> str | None:
+    """A card that somebody has made their own, if there is one."""
+    if not (folder / CARD).exists():
+        return None
+    text = read_bytes(folder / CARD).decode(errors="replace")
+    return None if MARK in text else text
+
+
+def _head() -> str:
+    """What the Hub reads."""
+    head = {"library_name": "us3l", "tags": ["self-supervised", "slimmable", "image-feature-extraction"]}
+    return "---\n" + "\n".join(f"{name}: {json.dumps(value)}" for name, value in head.items()) + "\n---"
 
 
 def _facts(about: dict[str, Any], size: Any) -> dict[str, Any]:

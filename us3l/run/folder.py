@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from us3l.description import holds_model, read_description
 from us3l.errors import UserError, did_you_mean
 from us3l.files import check_inside, locked
+from us3l.hub import local_folder
 from us3l.run.config import read_plain, write_config
 from us3l.run.identity import data_source
 from us3l.run.weights import Weights, weights_of
@@ -37,7 +38,7 @@ class Run:
     """The folder of a run. A model's own folder may stand in its place: then results lie beside the model.
 
     Args:
-        path: Of the folder. It need not exist yet.
+        path: Of the folder. It need not exist yet. "hf:USER/NAME" is a model on the Hugging Face Hub, which is fetched.
         family: The function from a width to a network, if the network is one of your own.
 
     >>> Run("runs/photos").metrics
@@ -48,7 +49,7 @@ class Run:
     family: Callable[[Any], nn.Module] | None = field(default=None, compare=False, repr=False)
 
     def __init__(self, path: str | Path, family: Callable[[Any], nn.Module] | None = None) -> None:
-        object.__setattr__(self, "folder", Path(path))
+        object.__setattr__(self, "folder", local_folder(path))
         object.__setattr__(self, "family", family)
 
     # Where things are

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from us3l.errors import UserError
 from us3l.files import read_bytes
+from us3l.hub import local_folder
 from us3l.serving.settings import ServiceSettings
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def listening(
     settings = settings or ServiceSettings()
     if token_file is not None:
         settings = replace(settings, token=read_bytes(token_file).decode(errors="replace").strip())
-    place = Path(model)
+    place = local_folder(model)
     if not place.is_dir():
         raise UserError(f"{place} is not a folder: give that of a run, a model or a bundle")
     number = threads or usual_threads(place, backend)

@@ -16,15 +16,17 @@ from us3l.data.spec import MEAN, STD
 from us3l.errors import UserError, did_you_mean
 from us3l.families import create, options_for, recognise
 from us3l.files import check_regular, expanded
+from us3l.hub import local_folder, silence
 from us3l.slimmable import Slimmable
 from us3l.storage import load, load_plain, read_tensors, read_torch, shapes_of
 from us3l.tensors import digest, tensors_of
 from us3l.training.run import RunConfig
 
 Init = str | Path | nn.Module
-"""A state dict's file, `torchvision:NAME`, `timm:NAME`, the folder of a run or a model, or a network in memory."""
+"""A state dict's file, `torchvision:NAME`, `timm:NAME`, the folder of a run or a model, `hf:USER/NAME` (a model of ours
+on the Hugging Face Hub), or a network in memory."""
 INSIDE = ("state_dict", "model")  # where training programs put the state dict in what they save
-KINDS = "a .safetensors or .pth file, torchvision:NAME, timm:NAME, or the folder of a run or a model"
+KINDS = "a .safetensors or .pth file, torchvision:NAME, timm:NAME, hf:USER/NAME, or the folder of a run or a model"
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def open_pretrained(init: Init, family: Callable[[Any], nn.Module] | None = None
     library, colon, name = str(init).partition(":")
     if colon and library in LIBRARIES:
         return LIBRARIES[library](str(init), name)
-    path = expanded(init)
+    path = expanded(local_folder(init))
     if path.is_dir():
         return from_slimmable(str(init), load(path, family))
     if not path.exists():
@@ -208,6 +210,7 @@ def from_torchvision(given: str, name: str) -> Pretrained:
 
 
 def from_timm(given: str, name: str) -> Pretrained:
+    silence()  # timm fetches from the Hugging Face Hub
     try:
         import timm
     except ImportError:

@@ -10,6 +10,7 @@ from us3l.verbs.deploying import export, pick, profile
 from us3l.verbs.measuring import compare, detect, evaluate
 from us3l.verbs.pretraining import pretrain
 from us3l.verbs.searching import search
+from us3l.verbs.sharing import publish
 from us3l.verbs.summaries import report, reproduce
 from us3l.verbs.using import embed, find, predict
 
@@ -25,6 +26,7 @@ __all__ = [
     "predict",
     "pretrain",
     "profile",
+    "publish",
     "report",
     "reproduce",
     "search",

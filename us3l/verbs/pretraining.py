@@ -59,8 +59,8 @@ def pretrain(
         network: a function from a width to a network of your own, instead of a backbone by name
             (`backbone="MODULE:NAME"` imports it).
         init: start from a pretrained network: a .safetensors or .pth file of its weights, "torchvision:NAME",
-            "timm:NAME", the folder of a run or a model, or a network in memory. It decides the backbone and the
-            normalisation of images, unless you do.
+            "timm:NAME", the folder of a run or a model, "hf:USER/NAME" (a model of us3l on the Hugging Face Hub), or a
+            network in memory. It decides the backbone and the normalisation of images, unless you do.
         teacher: a pretrained network that the widths imitate, by the methods "imitate", "us3l-imitate", "seed" and
             "seed-mse": what `init` takes, any network in memory that makes vectors of images, or "init", the default.
         resume: continue the run in `out` from its last checkpoint; start it if there is none.

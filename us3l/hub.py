@@ -1,0 +1,315 @@
+"""Models on the Hugging Face Hub: `hf:USER/NAME`, with `@REVISION` if need be, wherever a model's folder may be given.
+
+A model is fetched into a folder of its own, whole or not at all, and is then read as any folder is: no code in it runs.
+Only the files that a model or a bundle of ours has are fetched. huggingface_hub, an optional package, is imported when
+it is first needed, and reports nothing; it finds the token, the address and the cache folder by its usual settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
+
+from us3l.description import NAME, read_description
+from us3l.errors import Caution, UserError
+from us3l.files import LARGEST_TEXT, Taken, checksum, locked, read_bytes, write_text
+
+PREFIXES = ("hf:", "hf-hub:")  # the second is timm's
+CARD = "README.md"
+MANIFEST = "manifest.json"  # of a bundle
+NEEDED = (NAME, "weights.safetensors", "statistics.safetensors")
+HEADS = ("projector.safetensors", "classifier.safetensors", "space.safetensors")
+PROBES = re.compile(r"eval/[A-Za-z0-9_][\w.\-]*\.probes\.safetensors", re.ASCII)
+EXPORTED = re.compile(r"[A-Za-z0-9_][\w.\-]*\.(onnx|xml|bin|pt2|pte|safetensors|tflite|py)", re.ASCII)
+LARGEST = 4 * 2**30  # bytes of all files of a model
+MOST_FILES = 1000
+PATIENCE = 600.0  # seconds to wait for another process that fetches the same model
+SECONDS = 20.0  # that the Hub has to answer
+
+
+@dataclass(frozen=True)
+class HubName:
+    """A model on the Hub.
+
+    >>> str(HubName.of("hf:anna/birds@v2")), HubName.of("runs/birds")
+    ('hf:anna/birds@v2', None)
+    """
+
+    user: str
+    name: str
+    revision: str | None = None
+    """A branch, a tag or a commit; None is the main branch."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.user}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"hf:{self.id}" + (f"@{self.revision}" if self.revision else "")
+
+    @classmethod
+    def of(cls, path: object) -> HubName | None:
+        """What a path names, if it begins as names on the Hub do."""
+        text = str(path)
+        prefix = next((one for one in PREFIXES if text.startswith(one)), None)
+        return None if prefix is None else cls.parse(text.removeprefix(prefix))
+
+    @classmethod
+    def parse(cls, text: str) -> HubName:
+        """From USER/NAME or USER/NAME@REVISION."""
+        part = r"[A-Za-z0-9_](?:[\w.\-]{0,94}[A-Za-z0-9_])?"
+        found = re.fullmatch(rf"({part})/({part})(?:@([^\s@]{{1,200}}))?", text, re.ASCII)
+        if found is None or ".." in text or "--" in f"{found[1]}{found[2]}":
+            raise UserError(f"{text!r:.200} does not name a model on the Hub: write USER/NAME or USER/NAME@REVISION")
+        return cls(*found.groups())
+
+
+def local_folder(path: str | Path) -> Path:
+    """The folder that a path leads to; that of a model on the Hub is fetched first, unless it was before."""
+    name = HubName.of(path)
+    return Path(path) if name is None else fetch(name)
+
+
+def fetch(name: HubName) -> Path:
+    """A folder with a model or a bundle of the Hub, as it is there now.
+
+    Without a connection it is the one that was fetched last, with a caution.
+
+    Raises:
+        UserError: There is none, it may not be read, or it is not one of ours.
+    """
+    library = hub(f"{name}")
+    home = Path(library.constants.HF_HOME) / "us3l" / f"{name.user}--{name.name}"
+    note = home / "revisions" / quote(name.revision or "main", safe="")
+    exact = home / (name.revision or "")
+    if re.fullmatch("[0-9a-f]{40}", name.revision or "") and exact.is_dir():
+        return exact
+    try:
+        with explained(library, name):
+            found = client(library).model_info(name.id, revision=name.revision, timeout=SECONDS, files_metadata=True)
+    except Unreachable as error:
+        folder = home / read_bytes(note, 100).decode(errors="replace") if note.is_file() else home
+        if folder == home or not folder.is_dir():
+            raise
+        warnings.warn(f"{error}; the copy that was fetched earlier is used", Caution, stacklevel=3)
+        return folder
+    if not re.fullmatch("[0-9a-f]{40}", found.sha or ""):
+        raise UserError(f"{name}: the Hub does not say which commit it is")
+    files = wanted(name, {file.rfilename: file for file in found.siblings or ()})
+    folder = home / str(found.sha)
+    if not folder.is_dir():
+        with alone(home / f"{found.sha}.part") as part:
+            if not folder.is_dir():
+                download(library, name, files, part, str(found.sha))
+                part.rename(folder)
+    write_text(note, str(found.sha))
+    return folder
+
+
+def wanted(name: HubName, files: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all files there, those that a model or a bundle of ours has."""
+    if not files.keys() & {NAME, MANIFEST}:
+        raise UserError(f"{name} is not a model of us3l: there is no {NAME} in it, and no {MANIFEST}")
+    if missing := [file for file in NEEDED if NAME in files and file not in files]:
+        raise UserError(f"{name} is not whole: there is no {missing[0]} in it")
+    chosen = {file: about for file, about in files.items() if ours(file, NAME in files)}
+    sizes = {file: about.size for file, about in chosen.items()}
+    if unknown := [file for file, size in sizes.items() if not isinstance(size, int) or size < 0]:
+        raise UserError(f"{name}: the Hub does not say how large {unknown[0]} is")
+    if long := [file for file, size in sizes.items() if file.endswith((".json", ".md")) and size > LARGEST_TEXT]:
+        raise UserError(f"{name} is not a model of us3l: {long[0]} is larger than {LARGEST_TEXT / 2**20:g} MiB")
+    if sum(sizes.values()) > LARGEST or len(sizes) > MOST_FILES:
+        raise UserError(
+            f"{name} is larger than a model of us3l can be: {len(sizes)} files of {sum(sizes.values()) / 2**30:.1f} GiB"
+        )
+    return chosen
+
+
+def ours(file: str, model: bool) -> bool:
+    """Whether a file is one that models, or else bundles, have."""
+    if model:
+        return file in (*NEEDED, *HEADS, CARD) or PROBES.fullmatch(file) is not None
+    return file in (MANIFEST, CARD) or EXPORTED.fullmatch(file) is not None
+
+
+def download(library: Any, name: HubName, files: Mapping[str, Any], part: Path, commit: str) -> None:
+    """Put files into a folder, and check that they are what the Hub says they are."""
+    api = client(library)
+    with explained(library, name), quiet(library):
+        for file in files:
+            api.hf_hub_download(name.id, file, revision=commit, local_dir=part)
+    try:
+        for file, about in files.items():
+            path, lfs = part / file, getattr(about, "lfs", None)
+            if path.stat().st_size != about.size or (lfs and checksum(path) != lfs.sha256):
+                raise UserError(f"{name}: {file} did not arrive as it is on the Hub: try again")
+        if NAME in files:
+            read_description(part)
+    except UserError:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    shutil.rmtree(part / ".cache", ignore_errors=True)  # huggingface_hub's notes
+
+
+@contextmanager
+def alone(part: Path) -> Iterator[Path]:
+    """A folder that no other process works in; one that does is waited for."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with locked(part):
+                yield part
+                for folder in (part, part.with_suffix("")):  # wherever the lock's file is now
+                    (folder / ".lock").unlink(missing_ok=True)
+                with suppress(OSError):
+                    part.rmdir()
+                return
+        except Taken:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What the Hub has after a model was put there."""
+
+    url: str
+    commit: str
+    changed: bool
+    """Whether anything was new."""
+
+
+def upload(name: HubName, files: Mapping[str, Path | bytes], private: bool, message: str, mark: str) -> Upload:
+    """Put a model on the Hub, in one commit: all of its files or none.
+
+    Files of a model that was there before are removed if the new one does not have them. Other files stay.
+
+    Args:
+        name: Where. It is made if there is nothing; a revision is a branch.
+        files: Their contents, by their names there.
+        private: Make it so that only its owner sees it. What is public already is refused.
+        message: For the commit.
+        mark: A line of cards that us3l wrote. One on the Hub without it was edited by somebody, and stays.
+    """
+    library = hub(f"publishing {name}")
+    api, place = client(library), name.revision or "main"
+    add, remove = library.CommitOperationAdd, library.CommitOperationDelete
+    with explained(library, name, writing=True), quiet(library):
+        api.create_repo(name.id, private=private or None, exist_ok=True)
+        if private and not api.model_info(name.id, timeout=SECONDS).private:
+            raise UserError(f"{name.id} is there already, and everybody can see it: make it private on its page first")
+        if name.revision is not None:
+            api.create_branch(name.id, branch=place, exist_ok=True)
+        before = api.model_info(name.id, revision=place, timeout=SECONDS)
+        there = {file.rfilename for file in before.siblings or ()}
+        kept = set[str]()
+        if CARD in there:
+            with TemporaryDirectory() as folder:
+                card = read_bytes(Path(api.hf_hub_download(name.id, CARD, revision=before.sha, local_dir=folder)))
+            kept = set() if mark.encode() in card else {CARD}
+        marks = there & {NAME, MANIFEST}
+        old = marks | {file for file in there if marks and ours(file, NAME in marks)}
+        operations = [add(file, content) for file, content in files.items() if file not in kept]
+        operations += [remove(file) for file in sorted(old - {CARD, *files})]
+        done = api.create_commit(name.id, operations, commit_message=message, revision=place)
+    return Upload(f"{api.endpoint}/{name.id}", done.oid, done.oid != before.sha)
+
+
+def hub(reason: str) -> Any:
+    """The package huggingface_hub, which then reports nothing about its use, unless HF_HUB_DISABLE_TELEMETRY is "0"."""
+    silent = silence()
+    try:
+        import huggingface_hub.constants
+        import huggingface_hub.errors
+        import huggingface_hub.utils
+    except ImportError:
+        raise UserError(f"{reason} needs huggingface_hub, which is not installed: pip install 'us3l[hub]'") from None
+    if silent:  # another library may have imported it before
+        huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
+    return huggingface_hub
+
+
+def silence() -> bool:
+    """Whether huggingface_hub, if it is imported from now on, reports nothing."""
+    return os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1") == "1"
+
+
+def client(library: Any) -> Any:
+    from us3l import __version__
+
+    return library.HfApi(library_name="us3l", library_version=__version__)
+
+
+class Unreachable(UserError):
+    """The Hub does not answer, or may not be asked."""
+
+
+@contextmanager
+def explained(library: Any, name: HubName, writing: bool = False) -> Iterator[None]:
+    """Errors of huggingface_hub, each as one line; those of the disk stay."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        told = explanation(library, name, error, writing)
+        if told is None:
+            raise
+        raise told from None
+
+
+def explanation(library: Any, name: HubName, error: BaseException, writing: bool) -> UserError | None:
+    """What to say about an error; None if it has nothing to do with the Hub."""
+    errors, place = library.errors, library.constants.ENDPOINT
+    log_in = "set HF_TOKEN, or log in with `hf auth login`"
+    reason = (getattr(error, "server_message", None) or str(error) or type(error).__name__).splitlines()[0][:200]
+    if isinstance(error, errors.GatedRepoError):
+        return UserError(f"{name} is open only to those who were granted access: ask on its page, then {log_in}")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return UserError(f"{name.id} has no revision {name.revision or 'main'!r}: its page lists those it has")
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return Unreachable(f"{name} is on the Hub, and HF_HUB_OFFLINE forbids connections: unset it, or give a folder")
+    if isinstance(error, errors.HfHubHTTPError):
+        status = error.response.status_code
+        if writing and status in (401, 403, 404):
+            return UserError(f"you may not publish {name.id}: {log_in}, with a token that may write there")
+        if status in (401, 403, 404):
+            return UserError(f"there is no model {name.id} on {place}, or you may not see it: check it, or {log_in}")
+        kind = Unreachable if status >= 500 or status == 429 else UserError
+        return kind(f"{name}: {place} answers with error {status} ({reason}): try again later")
+    if isinstance(error, errors.HTTPError | errors.LocalEntryNotFoundError):  # no connection, or none that lasts
+        return Unreachable(f"{name}: {place} cannot be reached ({reason}): connect, or give a folder")
+    if isinstance(error, errors.HFValidationError):
+        return UserError(f"{name}: {reason}")
+    if isinstance(error, RuntimeError | ValueError):  # the sending of one file
+        cause = None if error.__cause__ is None else explanation(library, name, error.__cause__, writing)
+        return cause or UserError(f"{name} could not be sent ({reason}): try again; nothing of it was published")
+    return None
+
+
+@contextmanager
+def quiet(library: Any) -> Iterator[None]:
+    """Bars of huggingface_hub on a terminal only, and none of its remarks."""
+    logs, utils = library.utils.logging, library.utils
+    before, hide = logs.get_verbosity(), not sys.stderr.isatty() and not utils.are_progress_bars_disabled()
+    logs.set_verbosity_error()
+    if hide:
+        utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        logs.set_verbosity(before)
+        if hide:
+            utils.enable_progress_bars()
