@@ -124,8 +124,6 @@ def together(pixels: list[Tensor], preprocessing: Preprocessing) -> np.ndarray:
     """Images of any size, as the input of a network."""
     if not pixels:
         return np.zeros((0, 3, preprocessing.size, preprocessing.size), np.float32)
-    if all(tensor.shape[1:] == (preprocessing.resize, preprocessing.resize) for tensor in pixels):
-        return preprocessing.apply_decoded([tensor.numpy() for tensor in pixels])
     alike = len({tensor.shape for tensor in pixels}) == 1
     parts = [torch.stack(pixels)] if alike else [tensor[None] for tensor in pixels]
     return torch.cat([preprocessing.apply(part) for part in parts]).contiguous().numpy()
