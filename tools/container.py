@@ -67,9 +67,9 @@ def complaints(steps: Steps) -> list[str]:
     return found
 
 
-def build(steps: Steps, scratch: Path, reuse: bool) -> dict[str, str]:
+def build(steps: Steps, scratch: Path, reuse: bool, pip: bool = True) -> dict[str, str]:
     """Run the steps; the environment in which the program is to run."""
-    venv.create(scratch / "venv", with_pip=True)
+    venv.create(scratch / "venv", with_pip=pip, symlinks=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP"))}
     environment["PATH"] = f"{scratch / 'venv' / 'bin'}{os.pathsep}{environment['PATH']}"
     if reuse:
@@ -106,7 +106,8 @@ def serve(steps: Steps, model: Path, scratch: Path, environment: dict[str, str])
         port = str(free.getsockname()[1])
     here = {"/model": str(model.resolve()), "0.0.0.0": "127.0.0.1", given["EXPOSE"]: port}
     command = [here.get(word, word) for word in json.loads(given["ENTRYPOINT"])]
-    check = [word.replace(f":{given['EXPOSE']}/", f":{port}/") for word in json.loads(given["HEALTHCHECK"].partition("CMD ")[2])]
+    words = json.loads(given["HEALTHCHECK"].partition("CMD ")[2])
+    check = [word.replace(f":{given['EXPOSE']}/", f":{port}/") for word in words]
     program = subprocess.Popen(command, cwd=scratch, env=environment)
     try:
         ready, end = f"http://127.0.0.1:{port}/ready", time.monotonic() + START_SECONDS

@@ -85,7 +85,8 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
 
     if sandbox.wanted() and not isinstance(encoded, Image.Image):
         if most is not None:
-            _check_pixels(*reversed(sandbox.measure_in_child(encoded)), most)
+            height, width = sandbox.measure_in_child(encoded)
+            _check_pixels(width, height, most)
         return sandbox.decode_in_child(encoded, size, by)
     return decode_here(encoded, size, by, most)
 

@@ -145,7 +145,7 @@ class Connection(HttpToolsProtocol):
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
         if not self.unread:
-            self.scope[ARRIVAL] = Arrival(self.arrived, len(self.connections) == 1)  # type: ignore[typeddict-unknown-key]
+            self.scope[ARRIVAL] = Arrival(self.arrived, len(self.connections) == 1)  # type: ignore[literal-required]
             super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
