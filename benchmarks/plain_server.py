@@ -36,6 +36,7 @@ def main(path: str, side: int, threads: int) -> None:
 
     listening = socket.socket(proto=socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
+    listening.listen(512)
     print(f"serving on http://127.0.0.1:{listening.getsockname()[1]}; Ctrl-C ends it")
     app = Starlette(routes=[Route("/embed", embed, methods=["POST"])])
     uvicorn.Server(uvicorn.Config(app, log_level="warning", http="httptools", loop="asyncio")).run([listening])

@@ -14,6 +14,7 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as TV
 
 import us3l
+from us3l.data.decode import Damaged
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.spec import MEAN, STD
 from us3l.deploy import example
@@ -153,3 +154,19 @@ def test_evaluation_deployment_and_the_example_see_the_same_pixels(kind: str, si
     np.testing.assert_array_equal(next(batches([file], preprocessing, 1)).pixels, expected)
     found = example.preprocess(file, {"preprocessing": preprocessing.to_plain()})
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("size", "resize"), [(16, 16), (13, 18), (224, 256)])
+def test_a_few_images_are_prepared_to_the_bit_like_many(size: int, resize: int) -> None:
+    preprocessing = Preprocessing(size, resize, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.201))
+    every = np.resize(np.arange(256, dtype=np.uint8), (2, resize, resize, 3)).transpose(0, 3, 1, 2)
+    assert len(np.unique(every[:, 0, (resize - size) // 2 :, (resize - size) // 2 :][:, :size, :size])) > 150
+    found = preprocessing.apply_decoded(list(every))
+    np.testing.assert_array_equal(found, preprocessing.apply(torch.from_numpy(every.copy())).numpy())
+
+
+def test_the_most_pixels_that_a_file_may_have(tmp_path: Path) -> None:
+    file = jpeg(700, 600)(tmp_path)
+    assert Preprocessing.usual(32).decode(file, most=420_000).shape == (32, 32, 3)
+    with pytest.raises(Damaged, match="700x600 are more than 419,999 pixels"):
+        Preprocessing.usual(32).decode(file, most=419_999)

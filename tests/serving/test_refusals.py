@@ -43,7 +43,7 @@ TEXT = b64encode(IMAGE).decode()
         ("/embed?latency_ms=-1", IMAGE, "image/png", 400, "latency_ms must be a number above 0"),
         ("/embed?latency_ms=9&width=1", IMAGE, "image/png", 400, "not both"),
         ("/embed", bytes(200_000), "image/png", 413, "larger than 0.1 MB"),
-        ("/embed", encoded(120), "image/png", 400, "120x120 are more than 0.01 megapixels"),
+        ("/embed", encoded(120), "image/png", 400, "120x120 are more than 10,000 pixels"),
         ("/embed/../../etc/passwd", IMAGE, "image/png", 404, "there is nothing here"),
         ("/health", IMAGE, "image/png", 405, "not by this method"),
     ],

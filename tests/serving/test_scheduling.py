@@ -31,6 +31,9 @@ class Model:
     def together(self, *_):
         return self.most
 
+    def read_small(self, image):
+        return None if image == b"large" else image
+
     def read(self, image, place):
         if image == b"bad":
             raise UserError(f"cannot read {place}")
@@ -50,11 +53,12 @@ class Made:
         self.model, self.scheduler = Model(most), Scheduler(workers, capacity)
         self.finished = threading.Semaphore(0)
 
-    def job(self, *images, width=1.0, task="features", limit_ms=1e6, late=False, model=None):
+    def job(self, *images, width=1.0, task="features", limit_ms=1e6, late=False, model=None, submit=True):
         job = QueuedRequest(
             model or self.model, task, list(images), width, limit_ms, -1.0 if late else 1e12, self._finish
         )
-        self.scheduler.submit(job)
+        if submit:
+            self.scheduler.submit(job)
         return job
 
     def _finish(self, _):
@@ -108,14 +112,25 @@ def test_no_more_together_than_can_be_waited_for(made, monkeypatch):
     monkeypatch.setattr("us3l.serving.scheduling.RECENT", 0.0)  # what it really takes does not matter
     made.occupied()
     made.scheduler.batch_ms = 35
-    made.job(*[b"x"] * 7)  # of 10 ms each
+    for _ in range(7):
+        made.job(b"x")  # of 10 ms each
     made.job(*[b"y"] * 20, width=0.25)
-    made.run(3, 7)
+    made.run(9, 7)
     assert [len(images) for _, _, images in made.model.calls] == [1, 3, 3, 1, 8, 8, 4]
     made.scheduler.batch_ms = 1e-9
     made.job(*[b"x"] * 2)
     made.run(1, 2)
     assert [len(images) for _, _, images in made.model.calls[7:]] == [1, 1]
+
+
+def test_requests_of_several_images_have_longer_and_so_have_their_batches(made, monkeypatch):
+    monkeypatch.setattr("us3l.serving.scheduling.RECENT", 0.0)
+    made.occupied()
+    made.scheduler.batch_ms = 15  # per image, of 10 ms each
+    made.job(*[b"x"] * 9)
+    made.job(*[b"x"] * 4)
+    made.run(3, 4)
+    assert [len(images) for _, _, images in made.model.calls] == [1, 6, 6, 1]
 
 
 def test_free_threads_share_the_images_of_a_request():
@@ -235,14 +250,46 @@ def test_a_network_that_fails_fails_its_requests_only(made, caplog):
     made.run(1, 1)
 
 
-def test_an_image_waits_for_others_that_are_being_received():
-    made = Made(most=2)
+def test_an_image_waits_for_others_that_are_being_received_while_another_is_computed():
+    made = Made(workers=2, most=2)
+    made.occupied()
     made.scheduler.gather_ms, made.scheduler.receiving = 1e3 * WAIT, 1
     made.job(b"a")
+    assert not made.model.begun.acquire(timeout=0.1)
     made.job(b"b")
-    made.run(2, 1)
+    assert made.model.begun.acquire(timeout=WAIT)
+    made.run(3, 2)
     made.scheduler.stop()
-    assert [images for _, _, images in made.model.calls] == [[b"a", b"b"]]
+    assert sorted(images for _, _, images in made.model.calls) == [[b"a", b"b"], [b"first"]]
+
+
+def test_an_image_does_not_wait_if_nothing_else_is_computed(made):
+    made.scheduler.gather_ms, made.scheduler.receiving = 1e3 * WAIT, 1
+    made.job(b"a")
+    made.run(1, 1)
+
+
+def test_a_lone_image_is_computed_where_it_comes(made):
+    made.model.go.release()
+    job = made.job(b"abc", width=None, submit=False)
+    assert made.scheduler.compute_now(job)
+    assert (job.outputs.tolist(), job.width, job.started is None, job.ended is None) == ([[3.0]], 1.0, False, False)
+    assert not made.finished.acquire(blocking=False)  # nobody has to be woken
+    assert made.scheduler.idle
+    made.job(b"b")
+    made.run(1, 1)
+
+
+def test_an_image_is_not_computed_where_it_comes_if_that_would_hold_others_up(made):
+    assert not made.scheduler.compute_now(made.job(b"large", submit=False))  # to read it takes long
+    made.scheduler.batch_ms = 9
+    assert not made.scheduler.compute_now(made.job(b"a", submit=False))  # which takes 10 ms
+    made.scheduler.batch_ms = 11
+    assert made.scheduler.idle
+    first = made.occupied()
+    assert not made.scheduler.compute_now(made.job(b"a", submit=False))
+    made.run(1, 1)
+    assert first.outputs.tolist() == [[5.0]]
 
 
 def test_the_estimate_follows_what_batches_take(made):

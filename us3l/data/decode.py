@@ -56,7 +56,7 @@ _quick = False
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what counts is whether an image can be decoded
 
 
-def decode(encoded: Encoded, size: int | None = None, by: int = 1) -> np.ndarray:
+def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | None = None) -> np.ndarray:
     """Upright RGB pixels, H x W x 3 uint8.
 
     Transparent images are laid on white, 16-bit ones scaled to 8 bits; of an animation the first frame is taken.
@@ -65,6 +65,7 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1) -> np.ndarray
         encoded: The image.
         size: Make it the centre square of the image, resized to this side.
         by: Of a JPEG, decode only every second, fourth or eighth pixel of its rows and columns, which is quicker.
+        most: Pixels that an encoded image may have before it is resized (default: any that is read at all).
 
     Raises:
         Damaged: It cannot be used.
@@ -83,17 +84,24 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1) -> np.ndarray
     from us3l.data import sandbox
 
     if sandbox.wanted() and not isinstance(encoded, Image.Image):
+        if most is not None:
+            height, width = sandbox.measure_in_child(encoded)
+            _check_pixels(width, height, most)
         return sandbox.decode_in_child(encoded, size, by)
-    return decode_here(encoded, size, by)
+    return decode_here(encoded, size, by, most)
 
 
-def decode_here(encoded: Path | bytes | Image.Image, size: int | None, by: int = 1) -> np.ndarray:
+def decode_here(
+    encoded: Path | bytes | Image.Image, size: int | None, by: int = 1, most: int | None = None
+) -> np.ndarray:
     """What `decode` does, in this process."""
     if isinstance(encoded, Image.Image):
         with _reasons():
             upright = rgb(ImageOps.exif_transpose(encoded))
             return np.asarray(upright if size is None else _square(upright, size))
     with _opened(encoded) as image:
+        if most is not None:
+            _check_pixels(*image.size, most)
         if size is None and by == 1 and (pixels := _quick_jpeg(image, encoded)) is not None:
             return pixels
         # Large JPEGs are decoded at a fraction of their size.
@@ -259,15 +267,17 @@ def _check_file(found: os.stat_result) -> None:
 
 
 def _square(image: Image.Image, size: int) -> Image.Image:
+    if image.size == (size, size):
+        return image
     edge = min(image.size)
     left, top = ((side - edge) // 2 for side in image.size)  # whole pixels, as torch and torchvision cut
     centre = image.crop((left, top, left + edge, top + edge))
     return centre.resize((size, size), Image.Resampling.BILINEAR)  # Pillow's filters are antialiased
 
 
-def _check_pixels(width: int, height: int) -> None:
-    if width * height > MOST_PIXELS:
-        raise Damaged(f"{width}x{height} are more than {MOST_PIXELS:,} pixels")
+def _check_pixels(width: int, height: int, most: int = MOST_PIXELS) -> None:
+    if width * height > most:
+        raise Damaged(f"{width}x{height} are more than {most:,} pixels")
 
 
 def _beginning(encoded: Path | bytes) -> bytes:

@@ -39,12 +39,21 @@ def run_torch(network: nn.Module) -> Forward:
     return run
 
 
-def run_onnx(path: Path, threads: int) -> Forward:
+def run_onnx(path: Path, threads: int, spinning: bool = False) -> Forward:
+    """Run a file with ONNX Runtime.
+
+    Args:
+        path: Of the file.
+        threads: That compute one call.
+        spinning: They spin while a call has nothing for them to do: quicker, if there is no other call at that time.
+    """
     runtime = library("onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    # Workers that spin while they wait would steal time from the other widths' sessions.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if spinning:
+        options.add_session_config_entry("session.force_spinning_stop", "1")  # as soon as the call ends
+    else:  # workers that spin while they wait would steal time from the other widths' sessions
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     (source,) = session.get_inputs()
     return lambda images: session.run(None, {source.name: images})[0]

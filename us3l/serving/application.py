@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -10,7 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from starlette.applications import Starlette
@@ -18,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from us3l.deploy.networks import Task
 from us3l.errors import UserError
@@ -31,30 +33,55 @@ LOG = logging.getLogger("us3l.serving.requests")
 TOP = 5
 RAW = "application/octet-stream"
 SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store", "referrer-policy": "no-referrer"}
+ARRIVAL = "us3l.arrival"
+UNKNOWN = (None, False)
+RAW_HEADERS = [(b"content-type", RAW.encode()), (b"x-content-type-options", b"nosniff")]
+FACTS = {
+    name: f"us3l-{name.replace('_', '-')}".encode() for name in ("model", "width", "waited_ms", "took_ms", "shape")
+}
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(service: Service) -> Starlette:
+class Arrival(NamedTuple):
+    """What the server knows of a request, in the scope as `ARRIVAL`."""
+
+    time: float
+    """Of `time.perf_counter`: when its end came, at the earliest."""
+    alone: bool
+    """Nobody else is connected."""
+
+
+def application(service: Service) -> ASGIApp:
     """The ASGI application of a service: `us3l serve` runs it, and so can any ASGI server.
 
     Args:
         service: Prepared, or to be prepared: until then requests are refused.
     """
     handlers = Handlers(service)
-    routes = []
+    routes: list[Route] = []
+    posts: dict[str, Handler] = {}  # the two that are in a hurry do without the framework's way to them
     for endpoint in ENDPOINTS:
         name = endpoint.path.strip("/").partition(".")[0] or "page"
         handler = handlers.guarded(endpoint, getattr(handlers, name))
         routes.append(Route(endpoint.path, handler, methods=[endpoint.method]))
+        if endpoint.method == "POST":
+            posts[endpoint.path] = handler
 
     async def unknown(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        service.watch.requests.labels("other", str(error.status_code)).inc()
+        service.watch.replied("other", error.status_code)
         reason = {404: "there is nothing here: see /docs", 405: "not by this method: see /docs"}
         known = reason.get(error.status_code, "the request cannot be understood")
         return plain({"error": known}, error.status_code, dict(error.headers or {}))
 
-    return Starlette(routes=routes, exception_handlers={HTTPException: unknown})
+    others = Starlette(routes=routes, exception_handlers={HTTPException: unknown})
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        handler = posts.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        app = others if handler is None else await handler(Request(scope, receive))
+        await app(scope, receive, send)
+
+    return answer
 
 
 class Handlers:
@@ -86,12 +113,15 @@ class Handlers:
                 response = plain({"error": "internal error"}, 500)
             if self.service.stopping:  # so that no further request is sent where nobody will read it
                 response.headers["connection"] = "close"
-            self.service.watch.requests.labels(endpoint.path, str(response.status_code)).inc()
             ms = 1e3 * (time.perf_counter() - started)
-            LOG.info("%s %s %d %.1f ms", endpoint.method, endpoint.path, response.status_code, ms)
+            asyncio.get_running_loop().call_soon(self._note, endpoint, response.status_code, ms)
             return response
 
         return answer
+
+    def _note(self, endpoint: Endpoint, status: int, ms: float) -> None:
+        self.service.watch.replied(endpoint.path, status)
+        LOG.info("%s %s %d %.1f ms", endpoint.method, endpoint.path, status, ms)
 
     def check_token(self, request: Request) -> None:
         if self._token is None:
@@ -106,12 +136,11 @@ class Handlers:
         answer = await self._answer(request, "features")
         if RAW in request.headers.get("accept", ""):
             rows, columns = answer.outputs.shape
-            facts = {f"us3l-{name.replace('_', '-')}": str(value) for name, value in shared(answer).items()}
-            return Response(
-                np.ascontiguousarray(answer.outputs, "<f4").tobytes(),
-                headers=SAFE | facts | {"us3l-shape": f"{rows}x{columns}"},
-                media_type=RAW,
-            )
+            response = Response(np.ascontiguousarray(answer.outputs, "<f4").tobytes())
+            facts = shared(answer) | {"shape": f"{rows}x{columns}"}
+            response.raw_headers += RAW_HEADERS
+            response.raw_headers += [(FACTS[name], str(value).encode()) for name, value in facts.items()]
+            return response
         return plain(shared(answer) | {"embeddings": answer.outputs.tolist()})
 
     async def predict(self, request: Request) -> Response:
@@ -140,7 +169,8 @@ class Handlers:
                 images = await service.bodies.images(request, sizes)
             finally:
                 service.scheduler.receiving -= 1
-            return await service.answer(images, task, width, latency)
+            arrival = request.scope.get(ARRIVAL, UNKNOWN)
+            return await service.answer(images, task, width, latency, *arrival)
 
     async def widths(self, _: Request) -> Response:
         return plain(self.service.model.about())
@@ -207,7 +237,7 @@ def asked_width(request: Request) -> Width | None:
 
 
 def parameter(request: Request, name: str) -> str | None:
-    values = request.query_params.getlist(name)
+    values = request.query_params.getlist(name) if request.scope["query_string"] else []
     if len(values) > 1:
         raise Refusal(400, f"{name} must be given once")
     return values[0] if values else None

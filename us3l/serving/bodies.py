@@ -13,7 +13,7 @@ from typing import Any
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from us3l.serving.refusals import Refusal
 from us3l.serving.settings import ServiceSettings
@@ -55,8 +55,7 @@ class Bodies:
         """
         kind, _, _ = request.headers.get("content-type", "").partition(";")
         kind = kind.strip().lower()
-        parsers = {"multipart/form-data": parts, "application/json": decoded}
-        parse = parsers.get(kind)
+        parse = PARSERS.get(kind)
         if parse is None and not (kind.startswith("image/") or kind == "application/octet-stream"):
             raise Refusal(415, f"the content type must be {KINDS}")
         body = await self._body(request, sizes)
@@ -70,28 +69,35 @@ class Bodies:
         return images
 
     async def _body(self, request: Request, sizes: list[int]) -> bytes:
-        most = int(1e6 * self.settings.max_body_mb)
-        too_large = Refusal(413, f"the request is larger than {self.settings.max_body_mb:g} MB")
         length = request.headers.get("content-length", "0")
-        if length.isdecimal() and int(length[:20]) > most:
-            raise too_large
+        if length.isdecimal() and int(length[:20]) > 1e6 * self.settings.max_body_mb:
+            raise self._too_large()
         chunks: list[bytes] = []
         try:
             async with asyncio.timeout(self.settings.body_seconds):
-                async for chunk in request.stream():
-                    if self.held + len(chunk) > 1e6 * self.settings.max_buffered_mb:
-                        raise Refusal(503, "too many requests are being received", "memory", wait_ms=1000)
-                    self.held += len(chunk)
-                    sizes.append(len(chunk))
-                    chunks.append(chunk)
-                    if sum(sizes) > most:
-                        raise too_large
+                more = True
+                while more:
+                    message = await request.receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refusal(400, "the request was not sent to its end", "cut")
+                    chunks.append(message.get("body", b""))
+                    self._count(len(chunks[-1]), sizes)
+                    more = message.get("more_body", False)
         except TimeoutError:
             reason = f"the request did not arrive within {self.settings.body_seconds:g} s"
             raise Refusal(408, reason, "slow", close=True) from None
-        except ClientDisconnect:
-            raise Refusal(400, "the request was not sent to its end", "cut") from None
-        return b"".join(chunks)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _count(self, size: int, sizes: list[int]) -> None:
+        if self.held + size > 1e6 * self.settings.max_buffered_mb:
+            raise Refusal(503, "too many requests are being received", "memory", wait_ms=1000)
+        self.held += size
+        sizes.append(size)
+        if sum(sizes) > 1e6 * self.settings.max_body_mb:
+            raise self._too_large()
+
+    def _too_large(self) -> Refusal:
+        return Refusal(413, f"the request is larger than {self.settings.max_body_mb:g} MB")
 
 
 def decoded(body: bytes, _: str, most: int) -> list[bytes]:
@@ -170,6 +176,9 @@ def parts(body: bytes, kind: str, most: int) -> list[bytes]:
     if not ended:
         raise Refusal(400, "the form is not complete")
     return [bytes(part) for part in found]
+
+
+PARSERS = {"multipart/form-data": parts, "application/json": decoded}
 
 
 def check_number(images: int, most: int) -> None:

@@ -11,12 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from PIL import Image as Pillow
-from torch import Tensor
 
-from us3l.data.decode import Damaged, measure
+from us3l.data import sandbox
+from us3l.data.decode import Damaged
 from us3l.deploy.adaptive import Controller
-from us3l.deploy.backends import Backend, Forward
-from us3l.deploy.images import read, together
+from us3l.deploy.backends import Backend, Forward, run_onnx
 from us3l.deploy.networks import Files, Shared, Task
 from us3l.deploy.runtime import MEASURED, Runtime, spread
 from us3l.deploy.space import SpaceName, shared_maps
@@ -28,6 +27,7 @@ from us3l.serving.settings import ServiceSettings
 from us3l.width import Subnet, Width
 
 TURNS = 3
+SMALL_FILE, SMALL_IMAGE = 2**18, 2**20  # bytes, and pixels: a few milliseconds to read
 KEPT = 1000  # decisions of a controller: a service runs for months
 
 
@@ -58,7 +58,7 @@ class ServedModel:
         head: str | None = None,
         space: SpaceName = "own",
     ) -> None:
-        self.settings = settings
+        self.settings, self._most_pixels = settings, round(1e6 * settings.max_megapixels)
         self.runtime = Runtime(path, backend, threads, int8, head, space)
         self.name = path.resolve().name
         networks = self.runtime.networks
@@ -69,7 +69,8 @@ class ServedModel:
         else:
             assert isinstance(networks, Shared)
             self.identity = networks.net.digest[:12]
-        self.widths: dict[Task, list[Width]] = {task: self._usable(task) for task in self.runtime.gives}
+        self.gives = self.runtime.gives
+        self.widths: dict[Task, list[Width]] = {task: self._usable(task) for task in self.gives}
         for task, widths in self.widths.items():
             if not widths:
                 raise UserError(f"{path} has no calibrated width: us3l.calibrate(net, images), and save it")
@@ -80,7 +81,7 @@ class ServedModel:
         self._idle_ms: dict[tuple[Task, Width], float] = {}
         self._sizes: dict[tuple[Task, Width], list[int]] = {}
         self._runs: dict[tuple[Task, Width], Forward] = {}
-        self._lock = threading.Lock()
+        self._lock, self._computing = threading.Lock(), threading.Lock()
 
     def _usable(self, task: Task) -> list[Width]:
         """The widths that can be asked for: calibrated, and mapped into the shared space if that is wanted."""
@@ -147,10 +148,23 @@ class ServedModel:
         return [1, *(n for n in sizes if np.array_equal(run(images[:n]), alone[:n]))]
 
     def _run(self, task: Task, width: Width) -> Forward:
-        with self._lock:
-            if (task, width) not in self._runs:
-                self._runs[task, width] = self.runtime.networks.run(width, task)
-            return self._runs[task, width]
+        found = self._runs.get((task, width))
+        if found is None:
+            with self._lock:
+                found = self._runs[task, width] = self._runs.get((task, width)) or self._open(task, width)
+        return found
+
+    def _open(self, task: Task, width: Width) -> Forward:
+        networks, threads = self.runtime.networks, self.runtime.threads
+        if not isinstance(networks, Files) or networks.backend != "onnx" or threads == 1:
+            return networks.run(width, task)
+        run = run_onnx(networks.bundle.path(networks.entries[task][width]), threads, spinning=True)
+
+        def run_alone(images: np.ndarray) -> np.ndarray:
+            with self._computing:  # each call has all processors, and two would spin in each other's way
+                return run(images)
+
+        return run_alone
 
     def automatic_width(self, task: Task) -> Width:
         """That of requests which name none, at this moment."""
@@ -175,27 +189,34 @@ class ServedModel:
         """How many images `compute` gives to the network at once."""
         return self._sizes.get((task, width), [1])[-1]
 
-    def read(self, image: bytes, place: str = "image 0") -> Tensor:
-        """An image's pixels, as `Runtime` reads them; a `UserError` says what is wrong with it."""
+    def read(self, image: bytes, place: str = "image 0") -> np.ndarray:
+        """An image's pixels, as `Runtime` reads them, 3 x H x W; a `UserError` says what is wrong with it."""
         try:
-            height, width = measure(image)
+            return self._decoded(image, self._most_pixels)
         except Damaged as error:
             raise UserError(f"cannot read {place}: {error}") from None
-        if height * width > 1e6 * self.settings.max_megapixels:
-            raise UserError(
-                f"cannot read {place}: {width}x{height} are more than {self.settings.max_megapixels:g} megapixels"
-            )
-        return read(image, self.runtime.networks.preprocessing, place)
 
-    def compute(self, pixels: Sequence[Tensor], task: Task, width: Width) -> np.ndarray:
+    def read_small(self, image: bytes) -> np.ndarray | None:
+        """The same of an image that takes little time; None of all others, and of those that are damaged."""
+        if len(image) > SMALL_FILE or sandbox.wanted():
+            return None
+        try:
+            return self._decoded(image, min(SMALL_IMAGE, self._most_pixels))
+        except Damaged:
+            return None
+
+    def _decoded(self, image: bytes, most: int) -> np.ndarray:
+        return self.runtime.networks.preprocessing.decode(image, most).transpose(2, 0, 1)
+
+    def compute(self, pixels: Sequence[np.ndarray], task: Task, width: Width) -> np.ndarray:
         """Features or logits of some images, one row each."""
         run, sizes = self._run(task, width), self._sizes.get((task, width), [1])
         rows, done = [], 0
         while done < len(pixels):
             size = max(n for n in sizes if n <= len(pixels) - done)
-            rows.append(run(together(list(pixels[done : done + size]), self.runtime.networks.preprocessing)).copy())
+            rows.append(run(self.runtime.networks.preprocessing.apply_decoded(pixels[done : done + size])).copy())
             done += size
-        return np.concatenate(rows)
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def observe(self, task: Task, width: Width, latency_ms: float, now: float) -> None:
         """Let the width follow the load: called for requests that named none."""

@@ -54,7 +54,8 @@ class QueuedRequest:
 
     @property
     def outputs(self) -> np.ndarray:
-        return np.stack([row for row in self.rows if row is not None])
+        rows = [row for row in self.rows if row is not None]
+        return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
     @property
     def waited_ms(self) -> float:
@@ -83,7 +84,8 @@ class Scheduler:
         workers: Threads that compute.
         capacity: Images that may wait.
         gather_ms: How long an image waits for others of its width, while some are being received.
-        batch_ms: How long a batch may take, about: those who come meanwhile wait for it.
+        batch_ms: How long a batch may take, about, per image of the smallest request that waits: others, who come
+            meanwhile and have as long, wait for it.
         batched: Told of each batch: images, and seconds that it took.
     """
 
@@ -122,6 +124,11 @@ class Scheduler:
         with self._changed:
             return self._images
 
+    @property
+    def idle(self) -> bool:
+        """Whether a job that comes now would be computed at once."""
+        return not self._jobs and len(self._running) < self.workers
+
     def wait_ms(self, narrow: bool = False) -> float:
         """How long a job that comes now would wait for its turn, about.
 
@@ -132,7 +139,7 @@ class Scheduler:
             return self._wait_ms(narrow)
 
     def _wait_ms(self, narrow: bool) -> float:
-        if not self._jobs and len(self._running) < self.workers:
+        if self.idle:
             return 0.0
         ahead = sum(len(batch.items) * batch.model.idle_ms(batch.task, batch.width) for batch in self._running) / 2
         ahead += self._named_ms
@@ -173,6 +180,32 @@ class Scheduler:
             self._count(job, +1)
             self._changed.notify()  # a thread that leaves something wakes the next
 
+    def compute_now(self, job: QueuedRequest) -> bool:
+        """Compute a job in the thread that calls, which saves the way to another and back.
+
+        Args:
+            job: Of one image. Those who come meanwhile wait: the caller knows that nobody does.
+
+        Returns:
+            Whether it did: then the job has ended. It does not if there is anything else to do, or if it would take
+            longer than a batch may.
+        """
+        started = time.perf_counter()
+        width = job.model.automatic_width(job.task) if job.width is None else job.width
+        with self._changed:
+            if self._jobs or self._running or self._stopping or self._most(job.model, job.task, width) < 1:
+                return False
+            batch = ImageBatch(job.model, job.task, width, [(job, 0)])
+            self._running.append(batch)
+        pixels = job.model.read_small(job.images[0])
+        if pixels is None:
+            with self._changed:
+                self._running.remove(batch)
+            return False
+        job.started, job.width = started, width
+        self._run(batch, started, [pixels])
+        return True
+
     def stop(self) -> None:
         """Take no more jobs, and return when all that were taken are finished."""
         with self._changed:
@@ -185,23 +218,30 @@ class Scheduler:
 
     def _work(self) -> None:
         while batch := self._take():
-            started = time.perf_counter()
-            done: list[QueuedRequest] = []
-            try:
-                done = self._compute(batch)
-            except Exception:
-                LOG.exception("a batch could not be computed")
-                for job, _ in batch.items:
-                    self._refuse(job, Refusal(500, "internal error", "internal"))
-            seconds = time.perf_counter() - started
-            with self._changed:
-                self._running.remove(batch)
-                idle = len(batch.items) * batch.model.idle_ms(batch.task, batch.width) / 1e3
-                self.slowdown += RECENT * (seconds / idle - self.slowdown)
-            if self._batched:
-                self._batched(len(batch.items), seconds)
-            for job in done:  # last: what they wake would wait for this thread
+            for job in self._run(batch, time.perf_counter()):  # last: what they wake would wait for this thread
                 job.finished(job)
+
+    def _run(self, batch: ImageBatch, started: float, pixels: list[np.ndarray] | None = None) -> list[QueuedRequest]:
+        """Compute a batch; `pixels` are those of its images, if they were read before.
+
+        Returns:
+            The requests of which all images are done now, which do not know it yet.
+        """
+        done: list[QueuedRequest] = []
+        try:
+            done = self._compute(batch, pixels)
+        except Exception:
+            LOG.exception("a batch could not be computed")
+            for job, _ in batch.items:
+                self._refuse(job, Refusal(500, "internal error", "internal"))
+        seconds = time.perf_counter() - started
+        with self._changed:
+            self._running.remove(batch)
+            idle = len(batch.items) * batch.model.idle_ms(batch.task, batch.width) / 1e3
+            self.slowdown += RECENT * (seconds / idle - self.slowdown)
+        if self._batched:
+            self._batched(len(batch.items), seconds)
+        return done
 
     def _take(self) -> ImageBatch | None:
         """The images whose turn it is; None at the end."""
@@ -216,8 +256,9 @@ class Scheduler:
                     gathered = False
                     continue
                 batch = self._next()
-                full = len(batch.items) >= self._most(batch.model, batch.task, batch.width)
-                if full or gathered or not self.receiving or not self.gather_ms or self._stopping:
+                full = len(batch.items) >= self._most(batch.model, batch.task, batch.width, self._smallest())
+                alone = not self._running  # nobody else computes: to wait would be to idle
+                if full or gathered or alone or not self.receiving or not self.gather_ms or self._stopping:
                     break
                 self._changed.wait(self.gather_ms / 1e3)
                 gathered = True
@@ -256,24 +297,22 @@ class Scheduler:
             for number in range(job.taken, len(job.images))
         ]
         share = math.ceil(len(alike) / (self.workers - len(self._running)))
-        return ImageBatch(model, task, width, list(islice(alike, min(share, self._most(model, task, width)))))
+        most = max(1, min(share, self._most(model, task, width, self._smallest())))
+        return ImageBatch(model, task, width, list(islice(alike, most)))
 
-    def _most(self, model: ServedModel, task: Task, width: Width) -> int:
-        """Images of a batch."""
-        in_time = self.batch_ms / (self.slowdown * model.idle_ms(task, width))
-        return int(max(1, min(in_time, model.together(task, width))))
+    def _smallest(self) -> int:
+        """Images of the smallest request that waits."""
+        return min(len(job.images) for job in self._jobs)
 
-    def _compute(self, batch: ImageBatch) -> list[QueuedRequest]:
-        """Compute a batch; the requests of which all images are done now."""
-        readable, pixels = [], []
-        for job, number in batch.items:
-            if job.refusal is not None:
-                continue
-            try:
-                pixels.append(batch.model.read(job.images[number], f"image {number}"))
-                readable.append((job, number))
-            except UserError as error:
-                self._refuse(job, Refusal(400, str(error), "image"))
+    def _most(self, model: ServedModel, task: Task, width: Width, smallest: int = 1) -> int:
+        """Images that should be computed at once; none if a single one takes longer than a batch may."""
+        in_time = smallest * self.batch_ms / (self.slowdown * model.idle_ms(task, width))
+        return int(min(in_time, model.together(task, width)))
+
+    def _compute(self, batch: ImageBatch, pixels: list[np.ndarray] | None) -> list[QueuedRequest]:
+        readable = batch.items
+        if pixels is None:
+            readable, pixels = self._read(batch)
         if not readable:
             return []
         rows = batch.model.compute(pixels, batch.task, batch.width)
@@ -286,6 +325,19 @@ class Scheduler:
                     job.ended = time.perf_counter()
                     done.append(job)
         return done
+
+    def _read(self, batch: ImageBatch) -> tuple[list[tuple[QueuedRequest, int]], list[np.ndarray]]:
+        """What of a batch can be read; the rest is refused."""
+        readable, pixels = [], []
+        for job, number in batch.items:
+            if job.refusal is not None:
+                continue
+            try:
+                pixels.append(batch.model.read(job.images[number], f"image {number}"))
+                readable.append((job, number))
+            except UserError as error:
+                self._refuse(job, Refusal(400, str(error), "image"))
+        return readable, pixels
 
     def _refuse(self, job: QueuedRequest, refusal: Refusal) -> None:
         with self._changed:

@@ -9,8 +9,9 @@ import os
 import signal
 import socket
 import threading
+import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +19,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from us3l.errors import Caution, UserError
-from us3l.serving.application import application
+from us3l.serving.application import ARRIVAL, Arrival, application
+from us3l.serving.arrivals import Arrivals
 from us3l.serving.service import Service
 
 LOG = logging.getLogger("us3l.serving")
@@ -27,25 +29,65 @@ LONGEST_HEAD = 2**16
 HEAD_SECONDS = 10.0
 """Within which they must arrive."""
 KEEP_ALIVE = 30
-BUSY = b'{"error":"the service is busy"}'
+BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+    b'content-length: 31\r\n\r\n{"error":"the service is busy"}'
+)
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 BACKLOG = 512
 
 
+class OneWrite:
+    """A transport that sends the head of an answer together with its body, where the server writes them one by one.
+
+    Args:
+        transport: The real one.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._head = transport, b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._head and data.endswith(b"\r\n\r\n") and data != CONTINUE:
+            self._head = data  # the body comes at once, even if it is empty
+            return
+        data, self._head = self._head + data, b""
+        self._transport.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+
 class Connection(HttpToolsProtocol):
-    """A connection that is closed if the head of a request takes too long, or is too long."""
+    """A connection that is closed if the head of a request takes too long or is too long, or if the rest of a request
+    that is answered already does not come."""
 
     service: Service
+    arrivals: Arrivals
+    unread = False
+    """The request was refused at its head; the rest of it is dropped."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(OneWrite(transport))  # type: ignore[arg-type]
         self.head = 0
+        self.whole = True
+        self.free_since = 0.0  # the clock: the next request cannot have come before the last was answered
         self.impatient: asyncio.TimerHandle | None = None
         self.expect_head()
 
     def expect_head(self) -> None:
         self.inside_head = True
+        self.expect(HEAD_SECONDS)
+
+    def expect(self, seconds: float) -> None:
+        """End the connection unless it is told to `relax` within this time."""
         if self.impatient is None:
-            self.impatient = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+            self.impatient = self.loop.call_later(seconds, self.transport.close)
 
     def relax(self) -> None:
         self.inside_head, self.head = False, 0
@@ -55,26 +97,56 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.whole = self.unread = False
         self.expect_head()
 
     def on_headers_complete(self) -> None:
         self.relax()
-        # What comes too late is refused at the least cost: else refusals would take the time of answers.
-        self.app = self.config.loaded_app
-        kind = next((value for name, value in self.headers if name == b"content-type"), b"")
-        if self.parser.get_method() == b"POST" and self.service.hopeless(self.url, kind):
-            self.app = self.refuse
-        super().on_headers_complete()
+        self.unread = self.refused()
+        if not self.unread:
+            super().on_headers_complete()
 
-    async def refuse(self, _: Any, __: Any, send: Callable[[Any], Awaitable[None]]) -> None:
-        self.service.watch.refused("lag")
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(BUSY)),
-            (b"retry-after", b"1"),
-        ]
-        await send({"type": "http.response.start", "status": 503, "headers": headers})
-        await send({"type": "http.response.body", "body": BUSY})
+    def refused(self) -> bool:
+        """Whether the request was refused already, at the least cost: else refusals would take the time of answers."""
+        free = self.cycle is None or self.cycle.response_complete
+        if not free or self.service.stopping or self.expect_100_continue or self.parser.get_method() != b"POST":
+            return False
+        path, _, query = self.url.partition(b"?")
+        kind = next((value for name, value in self.headers if name == b"content-type"), b"")
+        if not self.service.refused_unread(path, query, kind, self.arrived, self.arrivals.rounds):
+            return False
+        self.service.watch.refused("busy")
+        self.service.watch.replied(path.decode("ascii"), 503)
+        self.transport.write(BUSY)
+        if not self.parser.should_keep_alive():
+            self.transport.close()
+        self.on_response_complete()
+        return True
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.free_since = time.perf_counter()
+        if not self.whole and not self.transport.is_closing():
+            self.expect(self.service.settings.body_seconds)
+
+    @property
+    def arrived(self) -> float:
+        """When what is being received came, at the earliest."""
+        return max(self.arrivals.since, self.free_since)
+
+    def on_body(self, body: bytes) -> None:
+        if not self.unread:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.whole = True
+        if self.impatient is not None:  # it was answered before it had come
+            self.relax()
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+        if not self.unread:
+            self.scope[ARRIVAL] = Arrival(self.arrived, len(self.connections) == 1)  # type: ignore[literal-required]
+            super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
         if self.inside_head:
@@ -116,8 +188,9 @@ class Listening:
         address, number = self.socket.getsockname()[:2]
         self.address = f"http://{f'[{address}]' if ':' in address else address}:{number}"
         grace = service.settings.body_seconds + service.settings.deadline_ms / 1e3 * service.settings.max_images
+        self.arrivals = Arrivals()
         settings: dict[str, Any] = {
-            "http": type("ServiceConnection", (Connection,), {"service": service}),
+            "http": type("ServiceConnection", (Connection,), {"service": service, "arrivals": self.arrivals}),
             "ws": "none", "lifespan": "off", "log_config": None, "access_log": False, "server_header": False,
             "proxy_headers": False, "timeout_keep_alive": KEEP_ALIVE, "backlog": BACKLOG, "loop": "asyncio",
             "timeout_graceful_shutdown": max(1, round(min(grace, 60))),
@@ -131,7 +204,8 @@ class Listening:
         Args:
             ready: Called, in another thread, when requests are taken.
         """
-        asyncio.run(self._run(ready))
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(self.arrivals)) as runner:
+            runner.run(self._run(ready))
 
     async def _run(self, ready: Callable[[], None] | None) -> None:
         trouble: list[BaseException] = []
@@ -148,9 +222,7 @@ class Listening:
         self._receive_signals()
         preparing = threading.Thread(target=prepare, name="us3l-serving-prepare", daemon=True)
         preparing.start()
-        watching = asyncio.create_task(self.service.watch_lag())
         await self.server.serve([self.socket])
-        watching.cancel()
         await asyncio.to_thread(self.service.stop)
         if trouble:
             raise trouble[0]

@@ -23,11 +23,15 @@ from us3l.width import Width, mean_width
 
 LOG = logging.getLogger("us3l.serving")
 HANGING = 30.0  # seconds after its deadline in which a job that has begun must end
-TICK = 0.02  # seconds
 NOTABLE_MS = 3.0  # less is the ordinary switching of threads
 HEADROOM = 0.8  # share of the target that a request is expected to take at most, as for the controller
+LEAST_HEADROOM = 0.3
+MISSES = 0.02  # share of the requests at the narrowest width that may take longer than `IN_TIME`
+IN_TIME = 0.9  # of the target: the rest is for the way to the client
+STEP = 0.02  # by which the headroom falls when one does
 SHARE = 0.25  # of the target, that a batch may take
 PATHS: dict[Task, str] = {"features": "/embed", "classes": "/predict"}
+TASKS: dict[bytes, Task] = {path.encode(): task for task, path in PATHS.items()}
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class Service:
         self.settings, self._load = settings, load
         self.model = load()
         self.ready = self.stopping = False
-        self.lag_ms = 0.0
-        """How long requests wait to be looked at, because others are being received and refused."""
+        self.headroom = HEADROOM
+        """Share of the target that a request without a width is expected to take at most, to be accepted."""
         self.bodies = Bodies(settings)
         self.watch = ServiceWatch(lambda: mean_width(self._width()), lambda: self.scheduler.waiting)
         self.scheduler = Scheduler(
@@ -69,9 +73,10 @@ class Service:
             lambda images, _: self.watch.batch.observe(images),
         )
         self._started = time.perf_counter()
+        self._turn = self._passed = 0
 
     def _width(self) -> Width:
-        return self.model.automatic_width(self.model.runtime.gives[0])
+        return self.model.automatic_width(self.model.gives[0])
 
     def prepare(self) -> None:
         """Measure the model; requests are refused until then."""
@@ -97,24 +102,39 @@ class Service:
         LOG.warning("model %s is served now", model.identity)
         return True
 
-    async def watch_lag(self) -> None:
-        """Measure for as long as it runs how late the loop is that receives requests."""
-        while True:
-            due = time.perf_counter() + TICK
-            await asyncio.sleep(TICK)
-            late = 1e3 * (time.perf_counter() - due)
-            self.lag_ms = late if late > NOTABLE_MS else 0.0
-
-    def hopeless(self, query: bytes, kind: bytes) -> bool:
-        """Whether a request can be refused before it is read: it has waited too long already to be looked at.
+    def refused_unread(self, path: bytes, query: bytes, kind: bytes, arrived: float, turn: int) -> bool:
+        """Whether a request can be refused before it is read, because it could not be answered in time. If there are
+        far too many, this is what most of them get, so it must cost little.
 
         Args:
-            query: Its address, to the end.
+            path: Of the request.
+            query: What comes after the path.
             kind: Its content type, which says whether it is one image.
+            arrived: Of the clock: when it came, at the earliest.
+            turn: Number of the loop's round: what passed in the same one is not in the queue yet.
         """
-        chosen = b"width=" in query or b"latency_ms=" in query
+        if turn != self._turn:
+            self._turn, self._passed = turn, 0
+        waited = late_ms(arrived)
+        if not waited and self.scheduler.idle and not self._passed:
+            self._passed = 1
+            return False
+        task, model = TASKS.get(path), self.model
+        if task is None or task not in model.latencies:
+            return False
         images = 1 if kind.startswith((b"image/", b"application/octet")) else self.settings.max_images
-        return self.lag_ms > images * (self.settings.deadline_ms if chosen else self.settings.target_ms)
+        if b"width=" in query or b"latency_ms=" in query:
+            return waited > images * self.settings.deadline_ms
+        own = self.scheduler.own_ms(model, task, model.narrowest(task), 1)
+        wait = waited + self.scheduler.wait_ms(narrow=True) + self._passed * own / self.scheduler.workers
+        if not wait or wait + own <= images * self.headroom * self.settings.target_ms:
+            self._passed += 1
+            return False
+        if images == 1:
+            width = model.automatic_width(task)
+            expected = waited + self.scheduler.wait_ms() + self.scheduler.own_ms(model, task, width, 1)
+            model.observe(task, width, expected, time.perf_counter() - self._started)
+        return True
 
     def check_open(self) -> None:
         """Raise a `Refusal` while nothing can be accepted."""
@@ -129,12 +149,18 @@ class Service:
 
     def check_task(self, task: Task, model: ServedModel | None = None) -> None:
         """Raise a `Refusal` if the model, by default the present one, cannot do that."""
-        gives = (model or self.model).runtime.gives
+        gives = (model or self.model).gives
         if task not in gives:
             raise Refusal(404, f"this model has no {PATHS[task]}: it gives {' and '.join(gives)}")
 
     async def answer(
-        self, images: list[bytes], task: Task, width: Width | None = None, latency_ms: float | None = None
+        self,
+        images: list[bytes],
+        task: Task,
+        width: Width | None = None,
+        latency_ms: float | None = None,
+        arrived: float | None = None,
+        alone: bool = False,
     ) -> Answer:
         """Features or probabilities of images.
 
@@ -143,6 +169,8 @@ class Service:
             task: "features" or "classes".
             width: Of the network (default: what the controller decides).
             latency_ms: Take the widest network with which the answer should come within that time, the wait included.
+            arrived: Of the clock: when the request came (default: now).
+            alone: Nobody else is connected who would wait if this thread computed.
 
         Raises:
             Refusal: There is no answer, or none in time.
@@ -153,11 +181,12 @@ class Service:
         def finished(_: QueuedRequest) -> None:
             loop.call_soon_threadsafe(settle, ended)
 
-        job = self._job(model, images, task, width, latency_ms, finished)
+        job = self._job(model, images, task, width, latency_ms, arrived, finished)
         try:
-            self.scheduler.submit(job)
-            async with asyncio.timeout(job.deadline - job.arrived + HANGING):
-                await ended
+            if not (alone and len(images) == 1 and self.scheduler.compute_now(job)):
+                self.scheduler.submit(job)
+                async with asyncio.timeout(job.deadline - job.arrived + HANGING):
+                    await ended
             if job.refusal is not None:
                 raise job.refusal
         except TimeoutError:
@@ -168,9 +197,8 @@ class Service:
                 self._observe(job, max(job.took_ms, self._expected_ms(job)))
             raise
         assert job.width is not None
-        if job.automatic:
-            self._observe(job, job.took_ms)
-        self.watch.answered(PATHS[task], job.width, len(images), job.took_ms / 1e3)
+        job.ended = time.perf_counter()  # the way back from the thread that computed is part of it
+        loop.call_soon(self._note, job)  # when the answer is on its way
         outputs = job.outputs
         if task == "classes":  # row by row, as for one image alone
             outputs = np.concatenate([torch.from_numpy(row[None]).softmax(1).numpy() for row in outputs])
@@ -183,27 +211,26 @@ class Service:
         task: Task,
         width: Width | None,
         latency_ms: float | None,
+        arrived: float | None,
         finished: Callable[[QueuedRequest], None],
     ) -> QueuedRequest:
         """A request with the width and the time that it gets. A request that names no width is accepted if it can keep
         the target at the narrowest; the controller then finds the width at which requests do."""
         self.check_ready()
         self.check_task(task, model)
-        number = len(images)
+        arrived = time.perf_counter() if arrived is None else arrived
+        number, late = len(images), late_ms(arrived)
         target, deadline = self.settings.target_ms * number, self.settings.deadline_ms * number
         if latency_ms is not None:
-            width, limit, deadline = self._width_within(model, latency_ms, task, number), latency_ms, latency_ms
+            width, limit, deadline = self._width_within(model, latency_ms, task, number, late), latency_ms, latency_ms
         elif width is not None:
             width, limit = model.width(width, task), deadline
         else:
-            limit, deadline = HEADROOM * target, max(target, deadline)
-        arrived = time.perf_counter() - self.lag_ms / 1e3
-        return QueuedRequest(
-            model, task, images, width, limit, arrived + deadline / 1e3, finished, arrived, self.lag_ms
-        )
+            limit, deadline = self.headroom * target, max(target, deadline)
+        return QueuedRequest(model, task, images, width, limit, arrived + deadline / 1e3, finished, arrived, late)
 
-    def _width_within(self, model: ServedModel, latency_ms: float, task: Task, images: int) -> Width:
-        wait = self.lag_ms + self.scheduler.wait_ms()
+    def _width_within(self, model: ServedModel, latency_ms: float, task: Task, images: int, late: float) -> Width:
+        wait = late + self.scheduler.wait_ms()
         own = {width: self.scheduler.own_ms(model, task, width, images) for width in model.latencies[task]}
         if fitting := [width for width, ms in own.items() if wait + ms <= latency_ms]:
             return max(fitting)
@@ -215,7 +242,7 @@ class Service:
     def _expected_ms(self, job: QueuedRequest) -> float:
         width = job.model.automatic_width(job.task)
         return (
-            self.lag_ms + self.scheduler.wait_ms() + self.scheduler.own_ms(job.model, job.task, width, len(job.images))
+            job.late_ms + self.scheduler.wait_ms() + self.scheduler.own_ms(job.model, job.task, width, len(job.images))
         )
 
     def _observe(self, job: QueuedRequest, latency_ms: float) -> None:
@@ -223,10 +250,33 @@ class Service:
         width = job.model.automatic_width(job.task) if job.width is None else job.width
         job.model.observe(job.task, width, latency_ms / len(job.images), time.perf_counter() - self._started)
 
+    def _note(self, job: QueuedRequest) -> None:
+        assert job.width is not None
+        if job.automatic:
+            self._observe(job, job.took_ms)
+            self._adapt(job)
+        self.watch.answered(PATHS[job.task], job.width, len(job.images), job.took_ms / 1e3)
+
+    def _adapt(self, job: QueuedRequest) -> None:
+        """Accept less while more requests than a few miss the target though the width cannot fall any more: what they
+        are expected to take is a guess."""
+        if job.width != job.model.narrowest(job.task):
+            self.headroom = HEADROOM
+        elif job.took_ms > IN_TIME * self.settings.target_ms * len(job.images):
+            self.headroom = max(LEAST_HEADROOM, self.headroom - STEP)
+        else:
+            self.headroom = min(HEADROOM, self.headroom + STEP * MISSES)
+
     def stop(self) -> None:
         """Answer what was accepted, and end the threads."""
         self.stopping = True
         self.scheduler.stop()
+
+
+def late_ms(arrived: float) -> float:
+    """How long a request was there before anybody looked at it, if that is worth noting."""
+    late = 1e3 * (time.perf_counter() - arrived)
+    return late if late > NOTABLE_MS else 0.0
 
 
 def settle(future: asyncio.Future[None]) -> None:

@@ -54,6 +54,8 @@ class ServiceWatch:
         self.registry = CollectorRegistry()
         self._width, self._clock = width, clock
         self._spans: deque[Span] = deque(maxlen=POINTS)
+        self._replies: dict[tuple[str, int], Counter] = {}  # to look a label up takes longer than to count
+        self._results: dict[tuple[str, Width], tuple[Histogram, Counter]] = {}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"us3l_{name}", text, labels, registry=self.registry)
@@ -76,10 +78,22 @@ class ServiceWatch:
         Gauge("us3l_queue_images", "Images that wait", registry=self.registry).set_function(waiting)
         ProcessCollector(registry=self.registry)
 
+    def replied(self, path: str, status: int) -> None:
+        """A request got an answer of any kind."""
+        counter = self._replies.get((path, status))
+        if counter is None:
+            counter = self._replies[path, status] = self.requests.labels(path, str(status))
+        counter.inc()
+
     def answered(self, path: str, width: Width, images: int, seconds: float) -> None:
         """A request got its result."""
-        self.latency.labels(path, f"{width:g}").observe(seconds)
-        self.images.labels(path, f"{width:g}").inc(images)
+        known = self._results.get((path, width))
+        if known is None:
+            labels = path, f"{width:g}"
+            known = self._results[path, width] = self.latency.labels(*labels), self.images.labels(*labels)
+        latency, counter = known
+        latency.observe(seconds)
+        counter.inc(images)
         self._span().latencies[round(FINE * math.log(max(1e3 * seconds / images, 1e-3)))] += 1
 
     def refused(self, cause: str) -> None:
