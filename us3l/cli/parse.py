@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import math
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -22,8 +20,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from us3l.cli.words import plain
 from us3l.errors import UserError
-from us3l.width import Width, decode, mean_width
+from us3l.width import Width, decode
 
 T = TypeVar("T")
 RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -36,11 +35,6 @@ def program() -> str:
     called = Path(sys.argv[0])
     searched = shutil.which("us3l") or called.name != "us3l"
     return "us3l" if searched else os.path.relpath(called)
-
-
-WIDTHS = {"--width", "--widths", "--min-width", "--individual", "--fixed-widths"}
-MANY = {"--width": 1, "--widths": 1000}  # values that may follow
-SYNONYMS = (("--width", "--widths"), ("--size", "--image-size"), ("--batch", "--batch-size"))
 
 
 def parse(kind: type[T], command: str, arguments: list[str], default: T | None = None) -> T:
@@ -125,41 +119,6 @@ def described(text: str, columns: int = 80) -> str:
             lines = wrap(paragraph, columns, break_on_hyphens=False, initial_indent=indent, subsequent_indent="  ")
             filled.append("\n".join(lines))
     return "\n\n".join(filled)
-
-
-def plain(arguments: list[str], known: set[str]) -> list[str]:
-    """A command line with widths as numbers, and with the names of settings that the command itself uses.
-
-    >>> plain(["runs/a", "--widths", "1x", "0.5x", "--size=32"], {"--width", "--image-size"})
-    ['runs/a', '--width', '1', '0.5', '--image-size=32']
-    """
-    names = {name: other for pair in SYNONYMS for name, other in (pair, pair[::-1]) if name not in known}
-    result, flag, widths = [], "", 0
-    for argument in arguments:
-        before, equals, value = argument.partition("=")
-        if argument.startswith("--"):
-            flag = before.replace("_", "-")
-            widths = MANY.get(flag, 0)
-            before = names[flag] if names.get(flag) in known else before
-        else:
-            before, equals, value = "", "", argument
-        if widths and argument != "-h" and (equals or not before):
-            check_width(value)
-            widths -= 1
-        if flag in WIDTHS and re.fullmatch(r"[\d.][\d.d-]*x", value):
-            value = value.removesuffix("x")
-        result.append(before + equals + value)
-    return result
-
-
-def check_width(word: str) -> None:
-    """That a word is a width, or one of the words that may stand for some: tyro would say why not in a box of lines."""
-    try:
-        if word in ("all", "None") or math.isfinite(mean_width(decode(word.removesuffix("x")))):
-            return
-    except ValueError:
-        pass
-    raise UserError(f"{word!r:.80} is not a width: it is a number, 0.5, or looks like 0.75-0.5 or 0.75d2-0.5d1")
 
 
 def flags(kind: type) -> set[str]:
