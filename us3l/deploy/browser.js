@@ -99,7 +99,7 @@ const MISSING =
 
 const fileOf = (entry) => Object.keys(entry.files)[0];
 const groupOf = (entry) => [entry.head || "features", ...(entry.int8 ? ["INT8"] : [])].join(", ");
-const nameOf = (entry) => `${entry.width}x` + (groupOf(entry) === "features" ? "" : `, ${groupOf(entry)}`);
+const nameOf = (entry) => [`${entry.width}x`, ...(entry.head ? [entry.head] : []), ...(entry.int8 ? ["INT8"] : [])].join(", ");
 const networksOf = (group) => state.networks.filter((entry) => groupOf(entry) === group);
 
 // One network is held at a time: they may be large.
