@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from us3l.errors import UserError
-from us3l.width import Width, decode, mean_width
+from us3l.width import Width, decode, given
 
 T = TypeVar("T")
 RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -39,7 +38,6 @@ def program() -> str:
 
 
 WIDTHS = {"--width", "--widths", "--min-width", "--individual", "--fixed-widths"}
-MANY = {"--width": 1, "--widths": 1000}  # values that may follow
 SYNONYMS = (("--width", "--widths"), ("--size", "--image-size"), ("--batch", "--batch-size"))
 
 
@@ -49,13 +47,13 @@ def parse(kind: type[T], command: str, arguments: list[str], default: T | None =
     Every command understands the same: see `plain`.
     """
     settings = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    given, about = plain(arguments, flags(kind)), described(kind.__doc__ or "")
+    words, about = plain(arguments, flags(kind)), described(kind.__doc__ or "")
     with our_errors():
         return tyro.cli(
             kind,
             prog=f"us3l {command}",
             description=about,
-            args=given,
+            args=words,
             default=tyro.MISSING_NONPROP if default is None else default,
             config=settings,
             registry=TYPES,
@@ -134,32 +132,19 @@ def plain(arguments: list[str], known: set[str]) -> list[str]:
     ['runs/a', '--width', '1', '0.5', '--image-size=32']
     """
     names = {name: other for pair in SYNONYMS for name, other in (pair, pair[::-1]) if name not in known}
-    result, flag, widths = [], "", 0
+    result, flag = [], ""
     for argument in arguments:
         before, equals, value = argument.partition("=")
         if argument.startswith("--"):
             flag = before.replace("_", "-")
-            widths = MANY.get(flag, 0)
             before = names[flag] if names.get(flag) in known else before
         else:
             before, equals, value = "", "", argument
-        if widths and argument != "-h" and (equals or not before):
-            check_width(value)
-            widths -= 1
-        if flag in WIDTHS and re.fullmatch(r"[\d.][\d.d-]*x", value):
+        if flag in WIDTHS and re.fullmatch(r"[\d.][\d.dex-]*", value):
             value = value.removesuffix("x")
+            given(value)  # which says in one line what tyro would say in a box
         result.append(before + equals + value)
     return result
-
-
-def check_width(word: str) -> None:
-    """That a word is a width, or one of the words that may stand for some: tyro would say why not in a box of lines."""
-    try:
-        if word in ("all", "None") or math.isfinite(mean_width(decode(word.removesuffix("x")))):
-            return
-    except ValueError:
-        pass
-    raise UserError(f"{word!r:.80} is not a width: it is a number, 0.5, or looks like 0.75-0.5 or 0.75d2-0.5d1")
 
 
 def flags(kind: type) -> set[str]:
