@@ -5,7 +5,7 @@ benchmarks.slim_step`. A MobileNetV2 at 96 pixels, batches of 64, one thread; bo
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,9 +41,9 @@ def trainer(precision: Any) -> Trainer:
     return Trainer(recipe, ImageSet("noise", images), Fabric(accelerator="cpu", precision=precision), source=source)
 
 
-def timed(one: Trainer) -> Counter[str]:
+def timed(one: Trainer) -> dict[str, float]:
     """The processor seconds of each part of its steps from now on, which add up there."""
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
 
     def watch(owner: Any, name: str, part: str) -> None:
         work: Callable[..., Any] = getattr(owner, name)

@@ -147,7 +147,9 @@ def given(width: AnyWidth) -> Width:
             return width
         return Subnet(width) if isinstance(width, Sequence) else float(width)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise UserError(f"{width!r} is not a width: give a number, or one for each stage") from None
+        raise UserError(
+            f"{width!r:.80} is not a width: give a number, or one for each stage, such as 0.75-0.5"
+        ) from None
 
 
 def mean_width(width: Width) -> float:

@@ -64,12 +64,12 @@ def test_only_widths_end_with_x(capsys):
     assert "0.5x" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["0.75-x", "0.5d", "nan", "nan-1", "", "0.5-0.5d2", "0..5-1", "wide"])
+@pytest.mark.parametrize("name", ["0.75-x", "0.5d", "0.5d-1", "0.5-0.5d2", "0..5-1", "1e"])
 def test_what_is_not_a_width_is_one_line(name):
     for flag in (["--widths", "1", name], ["--width", name], [f"--widths={name}"]):
-        with pytest.raises(UserError, match="is not a width: it is a number") as told:
+        with pytest.raises(UserError, match="is not a width: give a number") as told:
             parse(Evaluate, "evaluate", ["runs/a", *flag])
-        assert repr(name) in str(told.value)
+        assert repr(name.removesuffix("x")) in str(told.value)
     with pytest.raises(SystemExit) as asked:
         parse(Evaluate, "evaluate", ["--widths", "1", "-h"])
     assert asked.value.code == 0

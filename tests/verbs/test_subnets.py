@@ -80,8 +80,9 @@ def test_records_and_settings_know_it(run):
     append_records(run, [step, skipped])
     assert read_records(run)[-2:] == [step, skipped]
     assert build(tuple[Width, ...], [0.5, NAME], "here") == (0.5, SUBNET)
-    with pytest.raises(us3l.UserError, match="'wide'"):
-        build(tuple[Width, ...], ["wide"], "here")
+    for wrong in ("wide", float("nan")):
+        with pytest.raises(us3l.UserError, match=f"here: {wrong!r} is not a width"):
+            build(tuple[Width, ...], [wrong], "here")
 
 
 def test_a_page_is_made(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -20,9 +21,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from us3l.cli.words import plain
 from us3l.errors import UserError
-from us3l.width import Width, decode
+from us3l.width import Width, decode, given
 
 T = TypeVar("T")
 RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -37,19 +37,23 @@ def program() -> str:
     return "us3l" if searched else os.path.relpath(called)
 
 
+WIDTHS = {"--width", "--widths", "--min-width", "--individual", "--fixed-widths"}
+SYNONYMS = (("--width", "--widths"), ("--size", "--image-size"), ("--batch", "--batch-size"))
+
+
 def parse(kind: type[T], command: str, arguments: list[str], default: T | None = None) -> T:
     """An instance of a dataclass from a command line; nested settings go by their bare names.
 
     Every command understands the same: see `plain`.
     """
     settings = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    given, about = plain(arguments, flags(kind)), described(kind.__doc__ or "")
+    words, about = plain(arguments, flags(kind)), described(kind.__doc__ or "")
     with our_errors():
         return tyro.cli(
             kind,
             prog=f"us3l {command}",
             description=about,
-            args=given,
+            args=words,
             default=tyro.MISSING_NONPROP if default is None else default,
             config=settings,
             registry=TYPES,
@@ -119,6 +123,28 @@ def described(text: str, columns: int = 80) -> str:
             lines = wrap(paragraph, columns, break_on_hyphens=False, initial_indent=indent, subsequent_indent="  ")
             filled.append("\n".join(lines))
     return "\n\n".join(filled)
+
+
+def plain(arguments: list[str], known: set[str]) -> list[str]:
+    """A command line with widths as numbers, and with the names of settings that the command itself uses.
+
+    >>> plain(["runs/a", "--widths", "1x", "0.5x", "--size=32"], {"--width", "--image-size"})
+    ['runs/a', '--width', '1', '0.5', '--image-size=32']
+    """
+    names = {name: other for pair in SYNONYMS for name, other in (pair, pair[::-1]) if name not in known}
+    result, flag = [], ""
+    for argument in arguments:
+        before, equals, value = argument.partition("=")
+        if argument.startswith("--"):
+            flag = before.replace("_", "-")
+            before = names[flag] if names.get(flag) in known else before
+        else:
+            before, equals, value = "", "", argument
+        if flag in WIDTHS and re.fullmatch(r"[\d.][\d.dex-]*", value):
+            value = value.removesuffix("x")
+            given(value)  # which says in one line what tyro would say in a box
+        result.append(before + equals + value)
+    return result
 
 
 def flags(kind: type) -> set[str]:

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from us3l.cli.parse import flags, parse, program
-from us3l.cli.words import plain
+from us3l.cli.parse import flags, parse, plain, program
 from us3l.paper.scales import ScaleName
 from us3l.run import Run
 from us3l.training.recipes import AUTO, Network, Recipe

@@ -77,7 +77,9 @@ def build(kind: Any, value: Any, where: str) -> Any:
             except UserError as error:
                 errors.append(error)
         if Subnet in arguments:
-            raise UserError(f"{where}: {value!r:.80} is not a width: give a number, or one for each stage")
+            raise UserError(
+                f"{where}: {value!r:.80} is not a width: give a number, or one for each stage, such as 0.75-0.5"
+            )
         raise errors[-1]
     if origin is Literal and value in arguments:
         return value

@@ -97,7 +97,7 @@ def check_vectors(network: nn.Module, size: int, role: str, name: str, setting: 
         found = network(torch.zeros(2, 3, size, size, device=device))
     except Exception as error:  # networks of others raise errors of many kinds
         raise UserError(
-            f"the {role} {name} cannot look at images of {size} pixels ({told(error)}): set `{setting}`, or repair it"
+            f"the {role} {name} cannot look at images of {size} pixels ({told(error)}): set `{setting}`, or fix it"
         ) from error
     if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2 or not found.is_floating_point():
         what = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
