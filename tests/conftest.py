@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -16,6 +17,12 @@ from us3l.training.teacher import save_projector
 os.environ["US3L_WORKERS"] = "0"  # tests of worker processes ask for them
 torch.set_num_threads(1)  # two workers share two cores; and one thread sums in one order
 SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: to look through it for garbage again and again took a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
