@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from us3l.deploy.networks import Task
 from us3l.errors import UserError
 from us3l.serving.api import ENDPOINTS, Endpoint, openapi
+from us3l.serving.arrivals import ARRIVAL
 from us3l.serving.pages import docs_page, live_page
 from us3l.serving.refusals import Refusal
 from us3l.serving.service import Answer, Service
@@ -33,22 +34,12 @@ LOG = logging.getLogger("us3l.serving.requests")
 TOP = 5
 RAW = "application/octet-stream"
 SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store", "referrer-policy": "no-referrer"}
-ARRIVAL = "us3l.arrival"
 UNKNOWN = (None, False)
 RAW_HEADERS = [(b"content-type", RAW.encode()), (b"x-content-type-options", b"nosniff")]
 FACTS = {
     name: f"us3l-{name.replace('_', '-')}".encode() for name in ("model", "width", "waited_ms", "took_ms", "shape")
 }
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-class Arrival(NamedTuple):
-    """What the server knows of a request, in the scope as `ARRIVAL`."""
-
-    time: float
-    """Of `time.perf_counter`: when its end came, at the earliest."""
-    alone: bool
-    """Nobody else is connected."""
 
 
 def application(service: Service) -> ASGIApp:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+ARRIVAL = "us3l.arrival"
+"""Where the scope of a request has its `Arrival`, from when all of it has come."""
 
 if TYPE_CHECKING:
     Base = selectors.SelectSelector
 else:
     Base = selectors.DefaultSelector
+
+
+class Arrival(NamedTuple):
+    """What the server knows of a request that has come to its end."""
+
+    time: float
+    """Of `time.perf_counter`: when that was, at the earliest."""
+    alone: bool
+    """Nobody else is connected."""
 
 
 class Arrivals(Base):

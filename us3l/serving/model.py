@@ -27,6 +27,7 @@ from us3l.serving.settings import ServiceSettings
 from us3l.width import Subnet, Width
 
 TURNS = 3
+WORTH, WORTH_TURNS = 1.25, 5  # how many times as fast several threads must be at one image
 SMALL_FILE, SMALL_IMAGE = 2**18, 2**20  # bytes, and pixels: a few milliseconds to read
 KEPT = 1000  # decisions of a controller: a service runs for months
 
@@ -158,7 +159,13 @@ class ServedModel:
         networks, threads = self.runtime.networks, self.runtime.threads
         if not isinstance(networks, Files) or networks.backend != "onnx" or threads == 1:
             return networks.run(width, task)
-        run = run_onnx(networks.bundle.path(networks.entries[task][width]), threads, spinning=True)
+        file = networks.bundle.path(networks.entries[task][width])
+        run, single = run_onnx(file, threads, spinning=True), run_onnx(file, 1)
+        size = networks.preprocessing.size
+        image = np.random.default_rng(0).standard_normal((1, 3, size, size), np.float32)
+        times = take_turns({"all": lambda: run(image), "one": lambda: single(image)}, WORTH_TURNS)
+        if min(times["one"]) < WORTH * min(times["all"]) and np.array_equal(run(image), single(image)):
+            return single  # little is gained, and clients that come together would wait for each other
 
         def run_alone(images: np.ndarray) -> np.ndarray:
             with self._computing:  # each call has all processors, and two would spin in each other's way

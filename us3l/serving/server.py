@@ -19,8 +19,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from us3l.errors import Caution, UserError
-from us3l.serving.application import ARRIVAL, Arrival, application
-from us3l.serving.arrivals import Arrivals
+from us3l.serving.application import application
+from us3l.serving.arrivals import ARRIVAL, Arrival, Arrivals
 from us3l.serving.service import Service
 
 LOG = logging.getLogger("us3l.serving")
