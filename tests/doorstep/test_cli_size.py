@@ -9,4 +9,4 @@ def test_the_command_line_only_parses_and_prints():
     lines = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
     assert max(lines.values()) < 160
     new = {"doctor", "embed", "find", "predict", "publish", "search", "serve"} & lines.keys()
-    assert sum(lines.values()) - sum(lines[name] + 1 for name in new) < 1280  # they add theirs, and a line in main
+    assert sum(lines.values()) - sum(lines[name] + 1 for name in new) < 1250  # they add theirs, and a line in main
