@@ -51,7 +51,7 @@ class OneWrite:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if not self._head and data.endswith(b"\r\n\r\n") and data != CONTINUE:
+        if data.startswith(b"HTTP/") and data.endswith(b"\r\n\r\n") and not self._head and data != CONTINUE:
             self._head = data  # the body comes at once, even if it is empty
             return
         data, self._head = self._head + data, b""
