@@ -28,6 +28,7 @@ EXTRAS = {
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
     "search": ("faiss",),
+    "hub": ("huggingface_hub",),
     "timm": ("timm",),
 }
 """The modules of each optional extra of pyproject.toml that users ask for."""
