@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -385,6 +386,30 @@ def test_parquet_damaged_in_the_middle(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[4:2000] = bytes(1996)
     file.write_bytes(content)
+    with pytest.raises(UserError, match="not a readable parquet"):
+        load(file, "all")
+
+
+@pytest.mark.parametrize("damaged", ["image", "label"])
+def test_parquet_whose_repeated_values_have_wrong_numbers(
+    damaged: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a damaged file, of which pyarrow notices it only when a value is asked for."""
+    file = tmp_path / "x.parquet"
+    values = pa.array([encoded(0), encoded(1)] if damaged == "image" else ["a", "b"])
+    columns = {"image": pa.array([encoded(0)] * 3), "label": ["a", "b", "a"]}
+    pq.write_table(pa.table(columns), file)
+    wrong = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), values, safe=False)
+    found = pq.ParquetFile.iter_batches
+
+    def batches(self: pq.ParquetFile, size: int, *, columns: list[str], **settings: object) -> Iterator[pa.RecordBatch]:
+        yield from (
+            [pa.record_batch({damaged: wrong})]
+            if columns == [damaged]
+            else found(self, size, columns=columns, **settings)
+        )
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", batches)
     with pytest.raises(UserError, match="not a readable parquet"):
         load(file, "all")
 

@@ -86,7 +86,9 @@ class _Tables:
         start = given = 0
         for column in self._columns(table, group):
             for row in rows[(rows >= start) & (rows < start + len(column))]:
-                yield column[int(row) - start].as_py()
+                with table.readable():  # a value that is repeated is kept once, and its number may be wrong
+                    value = column[int(row) - start].as_py()
+                yield value
                 given += 1
             start += len(column)
         if given < len(rows):
@@ -118,7 +120,7 @@ class _Table:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._readable():
+        with self.readable():
             import pyarrow.parquet as pq
 
             metadata, schema = pq.read_metadata(path), pq.read_schema(path)
@@ -161,7 +163,7 @@ class _Table:
     def _open(self, repeated: list[str]) -> Any:
         import pyarrow.parquet as pq
 
-        with self._readable():
+        with self.readable():
             return pq.ParquetFile(self.path, read_dictionary=repeated, buffer_size=2**20)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -188,7 +190,7 @@ class _Table:
         if self.label_column is None:
             yield from repeat(None, self.rows)
             return
-        with self._readable():
+        with self.readable():
             for batch in self.file.iter_batches(LABELS_AT_ONCE, columns=[self.label_column]):
                 column = batch.column(0)
                 values: list[Any] | None = None
@@ -203,18 +205,19 @@ class _Table:
         large = min(self.group_bytes[group], self.path.stat().st_size) > HELD_BYTES
         rows = ROWS_AT_ONCE if large else max(1, int(self.bounds[group + 1] - self.bounds[group]))
         file = self.plain_file if large else self.file
-        with self._readable():
+        with self.readable():
             for batch in file.iter_batches(rows, row_groups=[group], columns=[self.image_column]):
                 column = batch.column(0)
                 yield column.field("bytes") if "." in self.image_column else column
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
+    def readable(self) -> Iterator[None]:
+        """Whatever pyarrow says of a damaged file comes as one line."""
         import pyarrow as pa
 
         try:
             yield
-        except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
+        except (pa.ArrowException, IndexError, OSError, MemoryError, UnicodeDecodeError) as error:
             raise self.damaged() from error
 
     def damaged(self) -> UserError:
