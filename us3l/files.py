@@ -10,8 +10,9 @@ import os
 import socket
 import stat
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
@@ -51,15 +52,35 @@ class Taken(UserError):
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
     """Keep other processes, also on machines that share the disk, out of a folder; `Taken` if one is in it already.
 
     The system lets go of the lock when a process ends, however it ends.
+
+    Args:
+        folder: Made if need be.
+        patience: Seconds to wait for a process that is in it.
     """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            lock = _lock(folder)
+            break
+        except Taken:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.05)
+    with lock:
+        yield
+
+
+def _lock(folder: Path) -> BinaryIO:
+    """The open lock of a folder; closing it lets go."""
     import fcntl
 
     folder.mkdir(parents=True, exist_ok=True)
-    with open_own(folder / ".lock", os.O_RDWR) as file:
+    with ExitStack() as opened:
+        file = opened.enter_context(open_own(folder / ".lock", os.O_RDWR))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -69,7 +90,8 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         file.flush()
-        yield
+        opened.pop_all()
+    return file
 
 
 def open_own(path: Path, flags: int) -> BinaryIO:

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,7 +22,7 @@ from urllib.parse import quote
 
 from us3l.description import NAME, read_description
 from us3l.errors import Caution, UserError
-from us3l.files import LARGEST_TEXT, Taken, checksum, locked, read_bytes, write_text
+from us3l.files import LARGEST_TEXT, checksum, locked, read_bytes, write_text
 
 PREFIXES = ("hf:", "hf-hub:")  # the second is timm's
 CARD = "README.md"
@@ -165,20 +164,12 @@ def download(library: Any, name: HubName, files: Mapping[str, Any], part: Path, 
 @contextmanager
 def alone(part: Path) -> Iterator[Path]:
     """A folder that no other process works in; one that does is waited for."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            with locked(part):
-                yield part
-                for folder in (part, part.with_suffix("")):  # wherever the lock's file is now
-                    (folder / ".lock").unlink(missing_ok=True)
-                with suppress(OSError):
-                    part.rmdir()
-                return
-        except Taken:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
+    with locked(part, PATIENCE):
+        yield part
+        for folder in (part, part.with_suffix("")):  # wherever the lock's file is now
+            (folder / ".lock").unlink(missing_ok=True)
+        with suppress(OSError):
+            part.rmdir()
 
 
 @dataclass(frozen=True)

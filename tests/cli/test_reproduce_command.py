@@ -74,6 +74,19 @@ def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_pat
     assert call(tmp_path / "parts", *data) == 0
     assert trained == []
 
+    elsewhere = ["--known", str(tmp_path / "whole/mini/tables/figures.json")]  # on a machine that sees no run
+    capsys.readouterr()
+    assert call(tmp_path / "elsewhere", *data, *elsewhere, "--list") == 0
+    out = capsys.readouterr().out
+    assert out.count("known") == 3  # the teacher too, as nobody is left to be taught
+    assert "as much as 0 epochs" in out
+    assert call(tmp_path / "elsewhere", *data, *elsewhere) == 0
+    assert trained == []
+    assert (tmp_path / "elsewhere/mini/tables/main-cifar100.csv").read_bytes() == whole
+    assert call(tmp_path / "elsewhere", *data, *elsewhere, "--seeds", "2") == 0
+    assert len(trained) == 3  # of the second seed
+    assert all("-seed1-" in name for name in trained)
+
 
 def test_work_that_another_process_is_at_is_left_to_it(tmp_path, tiny, trained, monkeypatch, capsys):
     first, second = jobs_of(chosen_rows(entries("main-cifar100", tiny), [3]), tiny, 1)

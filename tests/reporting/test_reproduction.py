@@ -4,6 +4,7 @@ import io
 import pytest
 from rich.console import Console
 
+from us3l.paper.figures import Figure
 from us3l.paper.reproduce import chosen_rows, entries
 from us3l.paper.scales import SCALES
 from us3l.paper.workspace import Found, collapsed, disagreements
@@ -24,7 +25,13 @@ def found():
     """US+SimCLR above US3L, other than in the paper; US+SimSiam collapsed; the third with one seed."""
     values = {7: (30.0, 32.0), 8: (1.0, 1.2), 9: (20.0,)}
     near = {7: (28.0, 27.0)}
-    return [Found(one, values[one.row], 2 if one.row == 8 else 0, near.get(one.row, ())) for one in ENTRIES]
+    return [found_of(one, values[one.row], one.row == 8, near.get(one.row, (None, None))) for one in ENTRIES]
+
+
+def found_of(entry, values, collapsed=False, near=(None, None), macs=None):
+    """A figure of several seeds."""
+    seeds = zip(values, near, strict=False)
+    return Found(entry, {f"seed{n}": Figure(value, collapsed, knn, macs) for n, (value, knn) in enumerate(seeds)})
 
 
 def test_ours_the_papers_and_the_difference(found):
@@ -66,7 +73,7 @@ def test_rows_without_a_figure_of_ours_are_left_out(found):
 
 @pytest.mark.parametrize("name", ["main-cifar100", "coco", "plus-ablation"])
 def test_the_picture_is_drawn_for_each_kind_of_table(name, tmp_path):
-    found = [Found(entry, (50 * entry.width, 52 * entry.width)) for entry in entries(name, SCALES["mini"])]
+    found = [found_of(entry, (50 * entry.width, 52 * entry.width)) for entry in entries(name, SCALES["mini"])]
     reproduction_figure(found, tmp_path / "figure.png", "a title")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
@@ -75,7 +82,7 @@ def test_every_width_is_drawn_over_its_cost(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("matplotlib.axes.Axes.errorbar", lambda _, *given, **named: drawn.append((*given, named)))
     found = [
-        Found(entry, (50 * entry.width, 52 * entry.width), 0, (40 * entry.width,), int(1e7 * entry.width))
+        found_of(entry, (50 * entry.width, 52 * entry.width), False, (40 * entry.width, None), int(1e7 * entry.width))
         for entry in entries("every-width", SCALES["mini"])
     ]
     every_width_figure(found, tmp_path / "figure.png")

@@ -29,7 +29,8 @@ class Reproduce:
     classification-r18 or coco; or one of ours: every-width, plus-ablation, guidelines, steps.
 
     Runs are in OUT/SCALE, named by their settings. Tables share them, finished runs are never repeated, and any number
-    of processes or machines that see the folder share the work. Tables are OUT/SCALE/tables/TABLE.csv, .md and .png.
+    of processes or machines that see the folder share the work. Tables are OUT/SCALE/tables/TABLE.csv, .md and .png;
+    figures.json beside them keeps what every run found, for another machine (--known) or when the runs are deleted.
 
     examples:
       us3l reproduce main-cifar100 --list
@@ -53,6 +54,8 @@ class Reproduce:
     """Paths of data sets, as NAME=PATH (default: known sets by name, see us3l download)."""
     precision: AskedPrecision = "auto"
     """Arithmetic of runs that are yet to begin. bf16-mixed is quicker on processors with avx512_bf16."""
+    known: Path | None = None
+    """tables/figures.json of another folder: runs whose figures it has are not trained."""
     list: bool = False
     """Only list the runs, their cost and their state."""
     table_only: bool = False

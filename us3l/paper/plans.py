@@ -15,6 +15,7 @@ from us3l.data.named import is_there
 from us3l.devices import AskedPrecision
 from us3l.errors import UserError
 from us3l.files import Taken, locked
+from us3l.paper.figures import read_figures
 from us3l.paper.reproduce import PaperCell, Pretraining, chosen_rows, entries, jobs_of
 from us3l.paper.scales import ScaleName, scale_of
 from us3l.paper.workspace import Workspace
@@ -42,19 +43,23 @@ class Plan:
     """Data sets that are not here; their figures stay empty."""
 
     def done(self, job: Pretraining) -> bool:
-        return self.place.done(job, self.wanted)
+        """Whether a run is there and evaluated, its figures are known from elsewhere, or those that it teaches are."""
+        taught = [other for other in self.jobs if other.teacher == job]
+        return self.place.done(job, self.wanted) or (bool(taught) and all(map(self.done, taught)))
 
     def state(self, job: Pretraining) -> str:
         """How far a run is, in a word or two."""
         run = self.place.run(job)
         if run.finished:
             return "done" if self.done(job) else "to evaluate"
+        if self.done(job):
+            return "known"
         return "begun" if run.config_file.exists() else "to train"
 
     @property
     def effort(self) -> float:
         """What is left to train, as epochs of the full network alone."""
-        return sum(job.effort for job in self.jobs if not self.place.run(job).finished)
+        return sum(job.effort for job in self.jobs if not (self.place.run(job).finished or self.done(job)))
 
     @property
     def seconds(self) -> float | None:
@@ -74,6 +79,7 @@ def plan_table(
     data: Mapping[str, str] | None = None,
     precision: AskedPrecision = "auto",
     absent_too: bool = False,
+    known: str | Path | None = None,
 ) -> Plan:
     """What is to be done for a table.
 
@@ -86,13 +92,14 @@ def plan_table(
         data: Where data sets lie, if not where their names lead.
         precision: Of the runs that are yet to begin.
         absent_too: Also plan runs whose data are not here.
+        known: A file of figures that runs on other machines found.
     """
     if seeds < 1:
         raise UserError(f"`seeds` must be at least 1, not {seeds}")
     size = scale_of(scale)
     figures = entries(table, size)
     wanted = chosen_rows(figures, rows)
-    place = Workspace(Path(out) / scale, size, data or {}, precision)
+    place = Workspace(Path(out) / scale, size, data or {}, precision, read_figures(known) if known else {})
     absent = [name for name in dict.fromkeys(entry.tested_on for entry in wanted) if not is_here(place, name)]
     if not absent_too:
         wanted = [entry for entry in wanted if entry.tested_on not in absent]

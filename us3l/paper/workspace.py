@@ -9,11 +9,12 @@ from statistics import fmean, stdev
 
 from us3l.devices import AskedPrecision
 from us3l.errors import UserError
+from us3l.paper.figures import Cell, Figure, Figures
 from us3l.paper.reproduce import PaperCell, Pretraining, job_of
 from us3l.paper.scales import Scale
 from us3l.run import Run
 from us3l.run.detections import find_detection
-from us3l.run.evaluations import EvaluationRecord, find_evaluation
+from us3l.run.evaluations import find_evaluation
 from us3l.run.records import Gauges, read_records
 from us3l.training.monitor import COLLAPSED
 from us3l.training.run import Machine, RunConfig, config_of
@@ -26,12 +27,32 @@ class Found:
     """One figure of a table, over the seeds that are done."""
 
     entry: PaperCell
-    values: tuple[float, ...] = ()
-    collapses: int = 0
-    knn: tuple[float, ...] = ()
-    """Accuracies of nearest neighbours, from the evaluations that the values come from, if these are linear probes."""
-    macs: int | None = None
-    """What the network costs per image, if it was probed."""
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    """By the name of the run, one for each seed."""
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return tuple(figure.value for figure in self.figures.values())
+
+    @property
+    def knn(self) -> tuple[float, ...]:
+        """Accuracies of nearest neighbours, from the same evaluations, if the values are those of linear probes."""
+        return tuple(figure.knn for figure in self.figures.values() if figure.knn is not None)
+
+    @property
+    def macs(self) -> int | None:
+        """What the network costs per image, if it was probed."""
+        return next((figure.macs for figure in self.figures.values()), None)
+
+    @property
+    def collapses(self) -> int:
+        return sum(figure.collapsed for figure in self.figures.values())
+
+    @property
+    def cells(self) -> Figures:
+        """The same figures by what they are of."""
+        entry = self.entry
+        return {Cell(run, entry.tested_on, entry.metric, entry.run_width): one for run, one in self.figures.items()}
 
     @property
     def collapsed(self) -> bool:
@@ -61,6 +82,8 @@ class Workspace:
     """Where data sets lie, if not under their own names."""
     precision: AskedPrecision = "auto"
     """Of runs that are yet to begin; the others keep theirs."""
+    known: Figures = field(default_factory=dict)
+    """What runs found that are not here; of those that are here, their own results count."""
 
     def source(self, data: str) -> str:
         return self.sources.get(data, data)
@@ -80,65 +103,59 @@ class Workspace:
         if replace(config_of(run).recipe, teacher=None).settled() != job.recipe.settled():
             raise UserError(f"{run.folder} was made with other settings: move it away, or choose another `out`")
 
-    def value(self, entry: PaperCell, job: Pretraining) -> float | None:
-        """What a run found for a figure of a table; None if it is still to be measured."""
+    def figure(self, entry: PaperCell, job: Pretraining) -> Figure | None:
+        """What a run found for a figure of a table, here or elsewhere; None if it is still to be measured."""
+        if self.run(job).finished and (found := self.measured(entry, job)):
+            return found
+        return self.known.get(Cell(job.name, entry.tested_on, entry.metric, entry.run_width))
+
+    def measured(self, entry: PaperCell, job: Pretraining) -> Figure | None:
+        """The same, of a run that is here."""
+        run, source, width = self.run(job), self.source(entry.tested_on), entry.run_width
+        precision, gone = config_of(run).machine.precision, collapsed(self.gauges(job.name), width)
         if entry.metric == "linear":
-            return self.accuracy(entry, job, "linear")
-        detected = find_detection(self.run(job), self.source(entry.tested_on), entry.run_width)
-        if detected is None:
-            return None
-        score, _, kind = entry.metric.partition("^")
-        scores = detected.boxes if kind == "bb" else detected.masks
-        return getattr(scores.overall, DETECTION[score]) if scores else None
-
-    def accuracy(self, entry: PaperCell, job: Pretraining, metric: str) -> float | None:
-        """Of one kind, as evaluated; None if it was not."""
-        record = self.evaluation(entry, job)
-        return record.percent(metric).get(entry.run_width) if record else None
-
-    def evaluation(self, entry: PaperCell, job: Pretraining) -> EvaluationRecord | None:
-        """The probes of a run on the data of a figure."""
-        return find_evaluation(self.run(job), self.source(entry.tested_on), self.scale.protocol)
+            record = find_evaluation(run, source, self.scale.protocol)
+            for row in record.widths if record else ():
+                if row.width == width and row.linear is not None:
+                    return Figure(row.linear, gone, row.knn, row.macs, precision)
+        elif detected := find_detection(run, source, width):
+            score, _, kind = entry.metric.partition("^")
+            if scores := detected.boxes if kind == "bb" else detected.masks:
+                return Figure(getattr(scores.overall, DETECTION[score]), gone, precision=precision)
+        return None
 
     def missing(self, job: Pretraining, entries: Sequence[PaperCell]) -> dict[tuple[str, bool], list[float]]:
         """The widths that a run is still to be evaluated at, by data set and by whether with a detector."""
         lacking: dict[tuple[str, bool], list[float]] = {}
-        for entry in entries:
-            if job_of(entry, self.scale, job.recipe.seed).name == job.name and self.value(entry, job) is None:
+        for entry in self.cells(job, entries):
+            if self.figure(entry, job) is None:
                 widths = lacking.setdefault((entry.tested_on, entry.metric != "linear"), [])
                 if entry.run_width not in widths:
                     widths.append(entry.run_width)
         return lacking
 
-    def done(self, job: Pretraining, entries: Sequence[PaperCell]) -> bool:
-        return self.run(job).finished and not self.missing(job, entries)
+    def cells(self, job: Pretraining, entries: Sequence[PaperCell]) -> list[PaperCell]:
+        """The figures that a run is for; none if all it does is teach others."""
+        return [entry for entry in entries if job_of(entry, self.scale, job.recipe.seed).name == job.name]
 
-    def seeds(self, entry: PaperCell) -> list[Pretraining]:
-        """The finished runs for a figure, of seed 0, 1, ..."""
-        jobs: list[Pretraining] = []
-        while self.run(job := job_of(entry, self.scale, len(jobs))).finished:
-            jobs.append(job)
-        return jobs
+    def done(self, job: Pretraining, entries: Sequence[PaperCell]) -> bool:
+        found = self.run(job).finished or bool(self.cells(job, entries))
+        return found and not self.missing(job, entries)
+
+    def seeds(self, entry: PaperCell) -> dict[str, Figure]:
+        """What the runs of seed 0, 1, ... found for a figure, by their names, as far as they are done."""
+        found: dict[str, Figure] = {}
+        while figure := self.figure(entry, job := job_of(entry, self.scale, len(found))):
+            found[job.name] = figure
+        return found
 
     def collect(self, entries: Sequence[PaperCell]) -> list[Found]:
         """All that is there, whoever made it."""
-        return [self.found(entry) for entry in entries]
+        return [Found(entry, self.seeds(entry)) for entry in entries]
 
-    def found(self, entry: PaperCell) -> Found:
-        values, knn, collapses, macs = [], [], 0, None
-        for job in self.seeds(entry):
-            value = self.value(entry, job)
-            if value is not None:
-                values.append(value)
-                collapses += collapsed(self.gauges(job), entry.run_width)
-                if entry.metric == "linear" and (record := self.evaluation(entry, job)):
-                    macs = next(row.macs for row in record.widths if row.width == entry.run_width)
-                    knn += [near] if (near := record.percent("knn").get(entry.run_width)) is not None else []
-        return Found(entry, tuple(values), collapses, tuple(knn), macs)
-
-    def gauges(self, job: Pretraining) -> list[Gauges]:
-        """The measurements of the monitor in a run, from the first to the last."""
-        return [record for record in read_records(self.run(job)) if isinstance(record, Gauges)]
+    def gauges(self, run: str) -> list[Gauges]:
+        """The measurements of the monitor in a run, from the first to the last; none if the run is not here."""
+        return [record for record in read_records(Run(self.folder / run)) if isinstance(record, Gauges)]
 
 
 def collapsed(events: Sequence[Gauges], width: float) -> bool:

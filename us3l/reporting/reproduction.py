@@ -16,13 +16,16 @@ from rich.table import Table
 
 from us3l.errors import UserError
 from us3l.files import write_text
+from us3l.paper.figures import add_figures
 from us3l.paper.plans import Plan
+from us3l.paper.reproduce import job_of
 from us3l.paper.workspace import Found, Workspace, disagreements
 from us3l.progress import clock
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+FIGURES = "figures.json"  # of all tables in its folder
 WHO = ("ours", "kNN", "paper", "difference")
 FIELDS = (
     "row label column width ours deviation seeds collapses paper paper_collapsed difference trained_on tested_on "
@@ -67,6 +70,7 @@ def write_reproduction(plan: Plan, failures: dict[str, str]) -> Reproduction:
     made = Reproduction(plan.table, found, notes, files, failures)
     write_text(files[0], as_csv(found))
     write_text(files[1], markdown(found, made.title, notes))
+    add_figures(plan.place.folder / "tables" / FIGURES, {cell: one for row in found for cell, one in row.cells.items()})
     if plan.table == "guidelines":
         draw_guidelines(plan.place, found)
     elif plan.table == "every-width":
@@ -81,10 +85,9 @@ def draw_guidelines(place: Workspace, found: Sequence[Found]) -> None:
 
     runs, kept = {}, {}
     for one in found:
-        if one.values and one.entry.label not in runs:
-            job = place.seeds(one.entry)[0]
-            runs[one.entry.label] = place.gauges(job)
-            kept[one.entry.label] = sum(job.recipe.objective.guidelines.values())
+        if one.values and one.entry.label not in runs and (gauges := place.gauges(next(iter(one.figures)))):
+            runs[one.entry.label] = gauges
+            kept[one.entry.label] = sum(job_of(one.entry, place.scale, 0).recipe.objective.guidelines.values())
     tables = place.folder / "tables"
     guidelines_figure(runs, kept, found, tables / "guidelines.png", "Consistent guidance: the paper's three guidelines")
     rotation_figure(tables / "rotation.png")

@@ -6,9 +6,7 @@ import base64
 import math
 import re
 import struct
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any, Literal, get_args
 from us3l import __version__
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
-from us3l.files import Taken, checksum, finite, is_inside, locked, read_json, write_json
+from us3l.files import checksum, finite, is_inside, locked, read_json, write_json
 from us3l.run.checks import check_version
 from us3l.run.evaluations import METRICS
 from us3l.width import Width, read_width
@@ -100,7 +98,7 @@ def add_entry(new: Bundle) -> Bundle:
     Returns:
         The whole bundle.
     """
-    with _alone(new.folder):
+    with locked(new.folder, PATIENCE):
         bundle = read_bundle(new.folder, check=False) if (new.folder / MANIFEST).exists() else new
         check_same_model(bundle, new.name, new.preprocessing, {entry.weights for entry in new.entries})
         keys = {entry.key for entry in new.entries}
@@ -119,21 +117,6 @@ def check_same_model(bundle: Bundle, name: str, preprocessing: Preprocessing, we
         raise UserError(
             f"{bundle.folder} holds networks of another model ({bundle.name}): move them, or choose another `out`"
         )
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; wait for one that is in it."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            with locked(folder):
-                yield
-                return
-        except Taken:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)
 
 
 def read_bundle(folder: Path, check: bool = True) -> Bundle:

@@ -46,6 +46,7 @@ def reproduce(
     out: str | Path = "runs/reproduce",
     data: Mapping[str, str] | None = None,
     precision: AskedPrecision = "auto",
+    known: str | Path | None = None,
     table_only: bool = False,
     progress: Progress | Told | None = None,
 ) -> Reproduction:
@@ -59,6 +60,7 @@ def reproduce(
         out: folder of all runs and tables.
         data: where data sets lie, by their names (default: where `us3l download` puts them).
         precision: arithmetic of the runs that are yet to begin, as in `us3l.pretrain`.
+        known: `tables/figures.json` of another folder: runs whose figures it has are not trained.
         table_only: train nothing; write the table from what is there.
         progress: "silent" (the default), "lines", "live", or an object of your own.
 
@@ -68,6 +70,6 @@ def reproduce(
     from us3l.paper.plans import Worker, plan_table
     from us3l.reporting.reproduction import write_reproduction
 
-    plan = plan_table(table, scale, several(rows), seeds, out, data, precision)
+    plan = plan_table(table, scale, several(rows), seeds, out, data, precision, known=known)
     worker = Worker(plan, train, evaluate, detect, progress_of(progress))
     return write_reproduction(plan, {} if table_only else worker.work())

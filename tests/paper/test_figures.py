@@ -1,0 +1,59 @@
+import json
+import threading
+
+import pytest
+
+from us3l.errors import UserError
+from us3l.paper.figures import Cell, Figure, add_figures, read_figures
+
+CELL = Cell("resnet18-seed0-0123abcd", "cifar100", "linear", 0.25)
+FIGURE = Figure(18.25, False, 16.5, 640_000, "bf16-mixed")
+
+
+def test_what_is_added_is_read_back_and_new_figures_replace_old_ones(tmp_path):
+    path = tmp_path / "tables" / "figures.json"
+    other = CELL._replace(data="cifar10")
+    add_figures(path, {CELL: Figure(1.0), other: Figure(2.0, collapsed=True)})
+    add_figures(path, {CELL: FIGURE})
+    assert read_figures(path) == {CELL: FIGURE, other: Figure(2.0, collapsed=True)}
+
+
+def test_processes_that_add_at_once_lose_nothing(tmp_path):
+    path = tmp_path / "figures.json"
+    cells = [CELL._replace(run=f"run{number}") for number in range(8)]
+    threads = [threading.Thread(target=add_figures, args=(path, {cell: FIGURE})) for cell in cells]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read_figures(path) == dict.fromkeys(cells, FIGURE)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"value": None}, "value cannot be None"),
+        ({"value": "18"}, "value cannot be '18'"),
+        ({"width": float("inf")}, "width cannot be inf"),
+        ({"run": 3}, "a name cannot be 3"),
+        ({"macs": [1]}, r"macs cannot be \[1\]"),
+        ({"collapsed": 1}, "collapsed cannot be 1"),
+        ({"more": 1}, "unexpected keyword"),
+    ],
+)
+def test_damage_is_named(change, words, tmp_path):
+    path = tmp_path / "figures.json"
+    add_figures(path, {CELL: FIGURE})
+    content = json.loads(path.read_text())
+    content["figures"][0] |= change
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=words):
+        read_figures(path)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"version": 2, "figures": []}', '{"version": 1, "figures": [3]}', "[]"])
+def test_other_files_are_refused(content, tmp_path):
+    path = tmp_path / "figures.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"figures\.json"):
+        read_figures(path)
