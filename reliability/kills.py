@@ -3,7 +3,7 @@
     python -m reliability.kills [--runs 20] [--kinds KIND ...] [--stops STOP ...] [--seed 0] [--out FOLDER]
 
 A KIND is a command that writes (see `KINDS`); pretrain and detect go on by --resume. Not among them are demo, which is
-pretrain, evaluate and report in one process, and download, which needs a network.
+pretrain, evaluate and report in one process; download and publish, which need a network; and doctor.
 A STOP is "kill" (SIGKILL to the process, every second time while it writes a file) or "group" (SIGTERM to its process
 group, as `timeout` and systemd send it: workers that read images get it too). After a SIGTERM no traceback may be in
 what the command said.
@@ -93,6 +93,30 @@ KINDS = {
         "reproduce main-cifar100 --rows 1 --data cifar100=digits --out {run}",
         ("mini/tables/*", "mini/*/eval/*.json", "mini/*/model/*"),
         before=None,
+    ),
+    "embed": Kind(
+        "embed {run} {photos} --width 0.5 --out {run}/vectors.parquet",
+        ("vectors.parquet",),
+        "--overwrite",
+        "vectors.parquet",
+    ),
+    "find": Kind(
+        "find {run}/vectors.parquet --at-least 0.9 --page {run}/alike.html",
+        ("alike.html",),
+        "--overwrite",
+        before="embed",
+    ),
+    "predict": Kind(
+        "predict {run} {photos} --width 0.5 --out {run}/classes.csv --page {run}/classes.html",
+        ("classes.csv", "classes.html"),
+        "--overwrite",
+        before="evaluate",
+    ),
+    "search": Kind(
+        "search {run} --params 30000 --name found --candidates 20 --images 64",
+        ("search/found.json", "search/found.csv"),
+        "--overwrite",
+        "search/found.json",
     ),
 }
 
