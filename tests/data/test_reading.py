@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from torchvision.transforms.v2.functional import resized_crop
 
 from us3l.data import decode as decoding
 from us3l.data import reading, sandbox
-from us3l.data.decode import MOST_PIXELS, Damaged, decode, measure, plain_shape
+from us3l.data.decode import MOST_PIXELS, Damaged, decode, measure, plain_shape, quick_decoder
 from us3l.data.images import Step
 from us3l.data.reading import reduction, resized, square, stacked
 from us3l.data.sources import find
@@ -109,6 +112,19 @@ def test_a_reduced_image_gives_nearly_the_same_views(tmp_path: Path, monkeypatch
     assert (reduced - views()).abs().mean() < 0.1  # edges lie on reduced pixels; other boxes differ by about 1
 
 
+@pytest.fixture(params=["torchvision", "simplejpeg"])
+def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Either of the quick decoders."""
+    if request.param == "simplejpeg":
+        pytest.importorskip("simplejpeg")
+    else:
+        monkeypatch.setitem(sys.modules, "simplejpeg", None)  # importing it fails
+    quick_decoder.cache_clear()
+    yield
+    quick_decoder.cache_clear()
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("turned", [None, 1, 3, 6])
 def test_the_quick_decoder_gives_the_same_pixels(
@@ -122,6 +138,39 @@ def test_the_quick_decoder_gives_the_same_pixels(
         assert np.array_equal(fast, decode(content))
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1"])
+def test_noise_has_the_same_pixels(subsampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (45, 67, 3), np.uint8)
+    for quality in (30, 95, 100):
+        file = BytesIO()
+        Image.fromarray(noise).save(file, "JPEG", quality=quality, subsampling=subsampling)
+        monkeypatch.setattr(decoding, "_quick", True)
+        fast = decode(file.getvalue())
+        monkeypatch.setattr(decoding, "_quick", False)
+        assert np.array_equal(fast, decode(file.getvalue()))
+
+
+def test_simplejpeg_is_preferred_and_pillow_decodes_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def refuse(_: bytes, **options: Any) -> np.ndarray:
+        asked.append(options)
+        raise ValueError("extraneous bytes before marker 0xd9")
+
+    content = photo(33, 47, turned=None)
+    expected = decode(content)
+    monkeypatch.setitem(sys.modules, "simplejpeg", SimpleNamespace(decode_jpeg=refuse))
+    monkeypatch.setattr(decoding, "_quick", True)
+    quick_decoder.cache_clear()
+    try:
+        assert np.array_equal(decode(content), expected)
+    finally:
+        quick_decoder.cache_clear()
+    assert asked == [{"colorspace": "RGB", "strict": True}]  # once
+
+
+@pytest.mark.usefixtures("quick")
 def test_damage_reads_the_same_to_both_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, plain = photo(), photo(turned=None)
     for content in (whole[:-800], plain[:-800], b"", b"nothing", whole[:300], plain[:300]):
@@ -183,6 +232,7 @@ def test_unusual_headers_are_left_to_pillow() -> None:
     assert [name for name, content in unusual.items() if plain_shape(content) is not None] == []
 
 
+@pytest.mark.usefixtures("quick")
 def test_what_is_measured_without_pillow_is_what_pillow_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of headers in which anything may be changed, left out or missing: the same sizes, pixels and complaints."""
     monkeypatch.setattr(decoding, "_quick", True)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
 from stat import S_ISREG
@@ -214,9 +214,10 @@ def _orientation(image: Image.Image) -> int:
 
 
 def quicken() -> None:
-    """From now on let torchvision decode JPEGs in this process: the same pixels, a seventh quicker.
+    """From now on let `quick_decoder` decode JPEGs in this process: the same pixels, a sixth to a quarter quicker.
 
-    It tells standard error what it thinks of damaged files, so this is for processes of which nobody reads that.
+    torchvision tells standard error what it thinks of damaged files, so this is for processes of which nobody reads
+    that.
     """
     global _quick
     _quick = True
@@ -224,7 +225,18 @@ def quicken() -> None:
 
 @cache
 def quick_decoder() -> Callable[[bytes], np.ndarray] | None:
-    """torchvision's decoder of JPEGs, as long as it has one: later versions may not."""
+    """simplejpeg's decoder of JPEGs, if it is installed, else torchvision's, as long as it has one.
+
+    torchvision has deprecated its decoder. All of them, and Pillow, are built on libjpeg-turbo.
+    """
+    try:
+        from simplejpeg import decode_jpeg as decode_strictly
+    except ImportError:
+        return _torchvisions_decoder()
+    return partial(decode_strictly, colorspace="RGB", strict=True)  # what is odd about a file raises ValueError
+
+
+def _torchvisions_decoder() -> Callable[[bytes], np.ndarray] | None:
     try:
         from torchvision.io import ImageReadMode, decode_jpeg
     except ImportError:
@@ -239,7 +251,7 @@ def quick_decoder() -> Callable[[bytes], np.ndarray] | None:
 
 
 def _quickly(encoded: Path | bytes) -> np.ndarray | None:
-    """The pixels of a plain JPEG by torchvision; None if it cannot decode it."""
+    """The pixels of a plain JPEG; None if the quick decoder cannot decode it, or if there is none."""
     decoder = quick_decoder()
     try:
         return decoder(content(encoded)) if decoder else None
