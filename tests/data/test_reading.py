@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms.v2.functional import resized_crop
 
 from us3l.data import decode as decoding
 from us3l.data import reading, sandbox
-from us3l.data.decode import MOST_PIXELS, Damaged, decode, measure
+from us3l.data.decode import MOST_PIXELS, Damaged, decode, measure, plain_shape, quick_decoder
 from us3l.data.images import Step
-from us3l.data.reading import reduction, square
+from us3l.data.reading import reduction, resized, square, stacked
 from us3l.data.sources import find
 from us3l.data.spec import Views
 from us3l.data.views import DRAWN, apply, crop_box, draw, drawn
@@ -26,17 +31,18 @@ VIEWS = Views(size=24, blur=0.5, solarise=0.3)
 
 
 def photo(
-    height: int = 200, width: int = 301, mode: str = "RGB", turned: int = 1, quality: int = 95, **options: Any
+    height: int = 200, width: int = 301, mode: str = "RGB", turned: int | None = 1, quality: int = 95, **options: Any
 ) -> bytes:
-    """A JPEG of smooth shapes, as photographs have them."""
+    """A JPEG of smooth shapes, as photographs have them; Exif tells how it was turned, unless that is None."""
     random = np.random.default_rng(height + width)
     small = Image.fromarray(random.integers(0, 256, (9, 12, 3), np.uint8)).resize(
         (width, height), Image.Resampling.BICUBIC
     )
-    exif = Image.Exif()
-    exif[0x0112] = turned
+    if turned is not None:
+        options["exif"] = Image.Exif()
+        options["exif"][0x0112] = turned
     file = BytesIO()
-    small.convert(mode).save(file, "JPEG", quality=quality, exif=exif, **options)
+    small.convert(mode).save(file, "JPEG", quality=quality, **options)
     return file.getvalue()
 
 
@@ -106,9 +112,24 @@ def test_a_reduced_image_gives_nearly_the_same_views(tmp_path: Path, monkeypatch
     assert (reduced - views()).abs().mean() < 0.1  # edges lie on reduced pixels; other boxes differ by about 1
 
 
+@pytest.fixture(params=["torchvision", "simplejpeg"])
+def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Either of the quick decoders."""
+    if request.param == "simplejpeg":
+        pytest.importorskip("simplejpeg")
+    else:
+        monkeypatch.setitem(sys.modules, "simplejpeg", None)  # importing it fails
+    quick_decoder.cache_clear()
+    yield
+    quick_decoder.cache_clear()
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-@pytest.mark.parametrize("turned", [1, 3, 6])
-def test_the_quick_decoder_gives_the_same_pixels(mode: str, turned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("turned", [None, 1, 3, 6])
+def test_the_quick_decoder_gives_the_same_pixels(
+    mode: str, turned: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for content in (photo(33, 47, mode, turned), photo(33, 47, mode, turned, progressive=True)):
         monkeypatch.setattr(decoding, "_quick", True)
         fast = decode(content)
@@ -117,9 +138,42 @@ def test_the_quick_decoder_gives_the_same_pixels(mode: str, turned: int, monkeyp
         assert np.array_equal(fast, decode(content))
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1"])
+def test_noise_has_the_same_pixels(subsampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (45, 67, 3), np.uint8)
+    for quality in (30, 95, 100):
+        file = BytesIO()
+        Image.fromarray(noise).save(file, "JPEG", quality=quality, subsampling=subsampling)
+        monkeypatch.setattr(decoding, "_quick", True)
+        fast = decode(file.getvalue())
+        monkeypatch.setattr(decoding, "_quick", False)
+        assert np.array_equal(fast, decode(file.getvalue()))
+
+
+def test_simplejpeg_is_preferred_and_pillow_decodes_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def refuse(_: bytes, **options: Any) -> np.ndarray:
+        asked.append(options)
+        raise ValueError("extraneous bytes before marker 0xd9")
+
+    content = photo(33, 47, turned=None)
+    expected = decode(content)
+    monkeypatch.setitem(sys.modules, "simplejpeg", SimpleNamespace(decode_jpeg=refuse))
+    monkeypatch.setattr(decoding, "_quick", True)
+    quick_decoder.cache_clear()
+    try:
+        assert np.array_equal(decode(content), expected)
+    finally:
+        quick_decoder.cache_clear()
+    assert asked == [{"colorspace": "RGB", "strict": True}]  # once
+
+
+@pytest.mark.usefixtures("quick")
 def test_damage_reads_the_same_to_both_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = photo()
-    for content in (whole[:-800], b"", b"nothing", whole[:300]):
+    whole, plain = photo(), photo(turned=None)
+    for content in (whole[:-800], plain[:-800], b"", b"nothing", whole[:300], plain[:300]):
         said = []
         for fast in (False, True):
             monkeypatch.setattr(decoding, "_quick", fast)
@@ -127,6 +181,117 @@ def test_damage_reads_the_same_to_both_decoders(monkeypatch: pytest.MonkeyPatch)
                 decode(content)
             said.append(str(error.value))
         assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "plain"),
+    [
+        ({}, True),
+        ({"mode": "L", "comment": b"grey"}, True),
+        ({"icc_profile": b"p" * 70_000, "subsampling": 0, "optimize": True, "restart_marker_rows": 1}, True),
+        ({"mode": "CMYK"}, False),
+        ({"progressive": True}, False),
+        ({"turned": 1}, False),
+        ({"turned": 6}, False),
+        ({"xmp": b'<x tiff:Orientation="6"/>'}, False),
+    ],
+)
+def test_plain_jpegs_are_measured_without_pillow(
+    options: dict[str, Any], plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = photo(**{"height": 33, "width": 47, "turned": None} | options)
+    assert plain_shape(content) == ((33, 47) if plain else None)
+    opened: list[object] = []
+    pillow = Image.open
+    monkeypatch.setattr(Image, "open", lambda *values, **names: opened.append(values) or pillow(*values, **names))
+    monkeypatch.setattr(decoding, "_quick", True)
+    assert decode(content).shape[:2] == measure(content)
+    assert len(opened) == (0 if plain else 2)
+
+
+def test_unusual_headers_are_left_to_pillow() -> None:
+    plain, cmyk = photo(33, 47, turned=None), photo(33, 47, "CMYK", turned=None)
+    frame = plain.index(b"\xff\xc0")
+    size = frame + 5  # of height and width, two bytes each
+    unusual = {
+        "short JFIF": plain[:2] + b"\xff\xe0\x00\x08JFIF\0\1" + plain[2:],
+        "unknown APP0": plain[:2] + b"\xff\xe0\x00\x10" + bytes(14) + plain[2:],
+        "several pictures": plain[:2] + b"\xff\xe2\x00\x12MPF\0" + bytes(12) + plain[2:],
+        "two frames": plain[: frame + 19] + plain[frame:],
+        "a frame that is too long": plain[: frame + 3]
+        + b"\x12"
+        + plain[frame + 4 : frame + 19]
+        + b"\0"
+        + plain[frame + 19 :],
+        "no rows": plain[:size] + bytes(2) + plain[size + 2 :],
+        "CMYK without Adobe's segment": cmyk[:2] + cmyk[cmyk.index(b"\xff\xdb") :],
+        "no frame": plain[:frame] + plain[frame + 19 :],
+        "nothing after the frame": plain[: frame + 19],
+    }
+    assert plain_shape(plain) == (33, 47)
+    assert [name for name, content in unusual.items() if plain_shape(content) is not None] == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_measured_without_pillow_is_what_pillow_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of headers in which anything may be changed, left out or missing: the same sizes, pixels and complaints."""
+    monkeypatch.setattr(decoding, "_quick", True)
+    random = np.random.default_rng(0)
+    kinds = [0, 1, 16, 255, *decoding.HARMLESS, 0xC0, 0xC1, 0xC2, 0xDA, 0xDB, 0xE1]
+    plain = 0
+    for whole in (photo(21, 29, turned=None), photo(21, 29, "L", turned=None, icc_profile=b"p" * 30)):
+        header = whole.index(b"\xff\xda") + 12
+        for place in range(header):
+            values = [*random.choice(kinds, 2), whole[place] ^ 1]
+            changed = [whole[:place] + bytes([value]) + whole[place + 1 :] for value in values]
+            for content in (*changed, whole[:place], whole[:place] + whole[place + 1 :]):
+                if plain_shape(content) is None:
+                    continue  # is given to Pillow
+                plain += 1
+                quickly = outcomes(content)
+                with monkeypatch.context() as without:
+                    without.setattr(decoding, "plain_shape", lambda _: None)
+                    assert quickly == outcomes(content)
+    assert plain > 1000
+
+
+def outcomes(content: bytes) -> list[object]:
+    """What becomes of an image when it is measured, decoded, and decoded with a limit."""
+    found: list[object] = []
+    for attempt in (measure, decode, partial(decode, most=600)):
+        try:
+            result = attempt(content)
+            found.append(result if isinstance(result, tuple) else (result.shape, result.tobytes()))
+        except Damaged as error:
+            found.append(str(error))
+    return found
+
+
+def test_limits_hold_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_quick", True)
+    content = photo(40, 50, turned=None)
+    with pytest.raises(Damaged, match=r"50x40 are more than 1,999 pixels"):
+        decode(content, most=1999)
+    assert decode(content, most=2000).shape == (40, 50, 3)
+    monkeypatch.setattr(decoding, "MOST_PIXELS", 1999)
+    assert plain_shape(content) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(decoding, "LARGEST_FILE", len(content) - 1)
+    assert plain_shape(content) is None
+    for attempt in (measure, decode):
+        with pytest.raises(Damaged, match="bytes are more than an image may have"):
+            attempt(content)
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (61, 30), (7, 90)])
+def test_boxes_are_resized_as_torchvision_does(shape: tuple[int, int]) -> None:
+    pixels = decode(photo(61, 80))
+    whole = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    boxes = [(0, 0, 61, 80), (3, 5, 50, 60), (60, 79, 1, 1)]
+    expected = [resized_crop(whole, *box, list(shape), antialias=True) for box in boxes]
+    found = stacked([resized(pixels, box, shape) for box in boxes])
+    assert found.is_contiguous()
+    assert torch.equal(found, torch.stack(expected))
 
 
 @pytest.mark.parametrize(("height", "width"), [(200, 300), (201, 300), (300, 201), (200, 200), (97, 640), (20, 31)])

@@ -29,6 +29,7 @@ EXTRAS = {
     "mlflow": ("mlflow",),
     "search": ("faiss",),
     "hub": ("huggingface_hub",),
+    "jpeg": ("simplejpeg",),
     "timm": ("timm",),
 }
 """The modules of each optional extra of pyproject.toml that users ask for."""
@@ -107,5 +108,5 @@ def decoders() -> dict[str, str]:
     turbo = features.version("libjpeg_turbo")
     found["jpeg"] += f" (libjpeg-turbo {turbo})" if turbo else ""
     if quick_decoder() is not None:
-        found["jpeg"] += ", torchvision"
+        found["jpeg"] += ", simplejpeg" if find_spec("simplejpeg") else ", torchvision"
     return found

@@ -79,7 +79,7 @@ class Reader(Dataset[Read | UserError], ABC):
         if self.fills and len(good) < len(indices):
             return unreadable(self.files.name, damaged)
         every = [made[position] for position in good]
-        pixels = [torch.stack(views) for views in zip(*(one.pixels for one in every), strict=True)]
+        pixels = [stacked(views) for views in zip(*(one.pixels for one in every), strict=True)]
         uniform, boxes = (np.stack([one[at] for one in every]) if every else np.empty(0) for at in (1, 2))
         return Read(pixels, uniform, boxes, [indices[position] for position in good], damaged)
 
@@ -191,10 +191,20 @@ def scaled(box: Box, down: float, across: float) -> Box:
 
 
 def resized(pixels: np.ndarray, box: Box, shape: tuple[int, int]) -> Tensor:
-    """A box of an image (H x W x 3, uint8), resized to a height and width as torchvision does: 3 x H x W, uint8."""
+    """A box of an image (H x W x 3, uint8), resized to a height and width as torchvision does: 3 x H x W, uint8.
+
+    In memory the channels of a pixel stay side by side (channels last), which saves torch a slow pass over the result.
+    """
     top, left, height, width = box
-    part = torch.from_numpy(pixels[top : top + height, left : left + width].copy()).permute(2, 0, 1)
-    return F.interpolate(part[None], shape, mode="bilinear", antialias=True)[0]
+    part = torch.from_numpy(pixels[top : top + height, left : left + width].copy())
+    return F.interpolate(part[None].permute(0, 3, 1, 2), shape, mode="bilinear", antialias=True)[0]
+
+
+def stacked(images: Sequence[Tensor]) -> Tensor:
+    """What `torch.stack` gives, contiguous; NumPy takes half its time where channels come last."""
+    batch = np.empty((len(images), *images[0].shape), np.uint8)
+    np.stack([image.numpy() for image in images], out=batch)
+    return torch.from_numpy(batch)
 
 
 def unreadable(name: str, damaged: Sequence[str]) -> UserError:
