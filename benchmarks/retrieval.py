@@ -1,24 +1,29 @@
 """Retrieval across widths of one slimmable network, beside two networks that were trained separately.
 
-    python -m benchmarks.retrieval RUN --apart OTHER --data DATA --train-images 8000 --test-images 3000
+    python -m benchmarks.retrieval RUN --apart OTHER --data DATA --out FEATURES.safetensors
 
 RUN is a slimmable network, OTHER another one of the same size. Training images are the gallery, test images the
-queries, and cells are recall@1 / kNN accuracy in percent. "One network" is RUN at 1x and at a narrow width; of "two
-networks" the wide one is OTHER at 1x, and the narrow one RUN:
+queries, and cells are recall@1 / kNN accuracy in percent. Three tables:
 
-- "as they are": the networks' own features; the shorter ones are filled up with zeros, as nothing else is to be done;
-- "shared": in the space that `us3l embed --space shared` has; for separate networks by the same regression.
+- every width of RUN in every other, in the space that `us3l embed --space shared` has;
+- 1x and the narrowest width, of "one network" RUN, and of "two networks", where 1x is OTHER. "As they are" are the
+  networks' own features, the shorter ones filled up with zeros, as nothing else is to be done. "Shared" is the space
+  above; for separate networks it is fitted in the same way;
+- differences of narrow queries in a gallery of 1x from the same queries in a narrow gallery, which is in its own
+  features (as `us3l embed` gives them by default) or in the shared space. With 95 % intervals: queries are drawn again
+  2,000 times, and each query is compared with itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,55 +31,107 @@ import us3l
 from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import open_images
-from us3l.evaluation.features import Features, embed_all
-from us3l.evaluation.mapping import IMAGES, fit_map, half_whitened
+from us3l.evaluation.features import embed_all
+from us3l.evaluation.linear import Probe
+from us3l.evaluation.mapping import IMAGES, common_space, fit_map
 from us3l.evaluation.neighbours import knn
-from us3l.evaluation.results import percent_correct
-from us3l.evaluation.retrieval import recall_at_1
+from us3l.evaluation.tasks import calibrate_missing
 
-Parts = Mapping[str, Features]
-"""What networks made of the images to fit on, of the gallery and of the queries."""
-
-
-class Pair(NamedTuple):
-    """The images of a part by the wide and by the narrow network, in one space."""
-
-    wide: Tensor
-    narrow: Tensor
+PARTS = ("fit", "gallery", "queries")
+DRAWS = 2000
+METRICS = ("recall@1", "kNN")
+Parts = Mapping[str, Tensor]
+"""What a network made of the images to fit on, of the gallery and of the queries; "labels/PART" of the same."""
+Hits = tuple[Tensor, Tensor]
+"""For each query whether its nearest image is of its class, and whether the neighbours' vote is: 0 or 100."""
 
 
-def embedded(runs: list[tuple[us3l.Slimmable, float]], parts: Mapping[str, Images]) -> Parts:
-    preprocessing = Preprocessing.of(runs[0][0])
-    networks = [net.at(width) for net, width in runs]
-    return {name: embed_all(networks, images, preprocessing) for name, images in parts.items()}
+def embedded(networks: Mapping[str, torch.nn.Module], images: Mapping[str, Images], like: us3l.Slimmable) -> Parts:
+    """Tensors by "NETWORK/PART" and "labels/PART"."""
+    found: dict[str, Tensor] = {}
+    for part, some in images.items():
+        features = embed_all(list(networks.values()), some, Preprocessing.of(like))
+        found |= {f"{name}/{part}": values for name, values in zip(networks, features.values, strict=True)}
+        found[f"labels/{part}"] = features.labels
+    return found
 
 
-def as_they_are(parts: Parts) -> dict[str, Pair]:
-    def filled(features: Features) -> Pair:
-        wide, narrow = features.values
-        return Pair(wide, F.pad(narrow, (0, wide.shape[1] - narrow.shape[1])))
-
-    return {name: filled(features) for name, features in parts.items()}
-
-
-def shared(parts: Parts) -> dict[str, Pair]:
-    wide, narrow = parts["fit"].values
-    space = half_whitened(wide)
-    mapped = fit_map(narrow, space.scores(wide))
-    return {name: Pair(space.scores(one.values[0]), mapped.scores(one.values[1])) for name, one in parts.items()}
+def hits(queries: Tensor, gallery: Tensor, labels: Parts) -> Hits:
+    """How queries do in a gallery."""
+    asked, known = F.normalize(queries, dim=1), F.normalize(gallery, dim=1)
+    known_labels, asked_labels = labels["labels/gallery"], labels["labels/queries"]
+    nearest = torch.cat([(some @ known.T).argmax(1) for some in asked.split(1024)])
+    votes = knn(known, known_labels, asked, num_classes=int(known_labels.max()) + 1)
+    pair = (known_labels[nearest], votes.argmax(1))
+    first, second = (100 * (found == asked_labels).double() for found in pair)
+    return first, second
 
 
-def row(title: str, parts: Parts, space: Callable[[Parts], dict[str, Pair]]) -> str:
-    """Of a table: wide in wide, narrow in narrow, narrow in wide."""
-    pairs, labels = space(parts), {name: features.labels for name, features in parts.items()}
-    classes, cells = int(labels["gallery"].max()) + 1, []
-    for query, gallery in (("wide", "wide"), ("narrow", "narrow"), ("narrow", "wide")):
-        asked = F.normalize(getattr(pairs["queries"], query), dim=1)
-        known = F.normalize(getattr(pairs["gallery"], gallery), dim=1)
-        recall = recall_at_1(asked, known, labels["queries"], labels["gallery"])
-        votes = knn(known, labels["gallery"], asked, num_classes=classes)
-        cells.append(f"{recall:.1f} / {percent_correct(votes, labels['queries']):.1f}")
-    return f"| {title} | {' | '.join(cells)} |"
+def cell(found: Hits) -> str:
+    return " / ".join(f"{values.mean().item():.1f}" for values in found)
+
+
+def space(features: Parts, wide: str, narrow: str, others: Sequence[str] = ()) -> dict[str, Probe]:
+    """Maps as `us3l.evaluation.mapping.fit_space` makes them, of features that are there."""
+    full = features[f"{wide}/fit"]
+    maps = dict(zip((wide, narrow), common_space(full, features[f"{narrow}/fit"]), strict=True))
+    target = maps[wide].scores(full)
+    return maps | {name: fit_map(features[f"{name}/fit"], target) for name in others}
+
+
+def through(maps: Mapping[str, Probe], features: Parts) -> dict[str, Tensor]:
+    """Gallery and queries in the shared space."""
+    return {
+        f"{name}/{part}": probe.scores(features[f"{name}/{part}"]) for name, probe in maps.items() for part in PARTS
+    }
+
+
+def filled(features: Parts, wide: str, narrow: str) -> dict[str, Tensor]:
+    """Features as they are, the narrow ones filled up with zeros."""
+    found = {f"{wide}/{part}": features[f"{wide}/{part}"] for part in PARTS}
+    for part in PARTS:
+        values = features[f"{narrow}/{part}"]
+        found[f"{narrow}/{part}"] = F.pad(values, (0, found[f"{wide}/{part}"].shape[1] - values.shape[1]))
+    return found
+
+
+def interval(differences: Tensor) -> str:
+    """The mean, and between what it lies when queries are drawn again."""
+    values, draw = differences.numpy(), np.random.default_rng(0)
+    means = [values[draw.integers(0, len(values), len(values))].mean() for _ in range(DRAWS)]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return f"{values.mean():+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def show_matrix(features: Parts, widths: Sequence[str]) -> None:
+    """Every width in every width."""
+    wide, *others, narrow = widths
+    placed = through(space(features, wide, narrow, others), features)
+    print("| queries | " + " | ".join(f"in {width}x" for width in widths) + " |")
+    print("| --- |" + " ---: |" * len(widths))
+    for query in widths:
+        row = [cell(hits(placed[f"{query}/queries"], placed[f"{place}/gallery"], features)) for place in widths]
+        print(f"| {query}x | {' | '.join(row)} |", flush=True)
+
+
+def show_pairs(features: Parts, kinds: Mapping[str, tuple[str, str]]) -> None:
+    """1x and the narrowest width, of one network and of two, and what differs by how much."""
+    print("\n| | 1x in 1x | narrow in narrow | narrow in 1x |\n| --- | ---: | ---: | ---: |")
+    differences = []
+    for title, (wide, narrow) in kinds.items():
+        plain, shared = filled(features, wide, narrow), through(space(features, wide, narrow), features)
+        found = {}
+        for name, placed in (("as they are", plain), ("shared space", shared)):
+            pairs = ((wide, wide), (narrow, narrow), (narrow, wide))
+            found[name] = [
+                hits(placed[f"{asked}/queries"], placed[f"{known}/gallery"], features) for asked, known in pairs
+            ]
+            print(f"| {title}, {name} | {' | '.join(map(cell, found[name]))} |", flush=True)
+        for name, cells in found.items():
+            changes = [interval(new - old) for new, old in zip(found["shared space"][2], cells[1], strict=True)]
+            differences.append(f"| {title} | {name} | {' | '.join(changes)} |")
+    print("\n| narrow in 1x less narrow in narrow | the latter | " + " | ".join(METRICS) + " |")
+    print("| --- | --- | ---: | ---: |", *differences, sep="\n")
 
 
 def main() -> int:
@@ -83,25 +140,34 @@ def main() -> int:
     parser.add_argument("--apart", type=Path, metavar="OTHER")
     parser.add_argument("--data", required=True)
     parser.add_argument("--fit", help="images to fit the space on (default: DATA)")
-    parser.add_argument("--width", type=float, default=0.25)
+    parser.add_argument("--widths", type=float, nargs="+", default=[1.0, 0.75, 0.5, 0.25], help="widest first")
     parser.add_argument("--train-images", type=int)
     parser.add_argument("--test-images", type=int)
+    parser.add_argument("--out", type=Path, help="a file for the features, .safetensors; read if it is there")
     arguments = parser.parse_args()
-    net = us3l.load(arguments.run)
-    side = Preprocessing.of(net).resize
-    parts: dict[str, Images] = {
-        "fit": open_images(arguments.fit or arguments.data, "train", side, limit=IMAGES),
-        "gallery": open_images(arguments.data, "train", side, limit=arguments.train_images),
-        "queries": open_images(arguments.data, "test", side, limit=arguments.test_images),
-    }
-    print("| | 1x in 1x | narrow in narrow | narrow in 1x |\n| --- | ---: | ---: | ---: |")
-    kinds = {"one network": [(net, 1.0), (net, arguments.width)]}
-    if arguments.apart:
-        kinds["two networks"] = [(us3l.load(arguments.apart), 1.0), (net, arguments.width)]
-    for name, networks in kinds.items():
-        found = embedded(networks, parts)
-        print(row(f"{name}, as they are", found, as_they_are), flush=True)
-        print(row(f"{name}, shared space", found, shared), flush=True)
+    widths = [f"{width:g}" for width in arguments.widths]
+    if arguments.out and arguments.out.exists():
+        features: Parts = load_file(arguments.out)
+    else:
+        net = us3l.load(arguments.run)
+        side = Preprocessing.of(net).resize
+        images: dict[str, Images] = {
+            "fit": open_images(arguments.fit or arguments.data, "train", side, limit=IMAGES),
+            "gallery": open_images(arguments.data, "train", side, limit=arguments.train_images),
+            "queries": open_images(arguments.data, "test", side, limit=arguments.test_images),
+        }
+        calibrate_missing(net, images["fit"], arguments.widths, Preprocessing.of(net))
+        networks: dict[str, torch.nn.Module] = {name: net.at(float(name)) for name in widths}
+        if arguments.apart:
+            networks["apart"] = us3l.load(arguments.apart).at(1.0)
+        features = embedded(networks, images, net)
+        if arguments.out:
+            save_file(dict(features), arguments.out)
+    show_matrix(features, widths)
+    kinds = {"one network": (widths[0], widths[-1])}
+    if "apart/fit" in features:
+        kinds["two networks"] = ("apart", widths[-1])
+    show_pairs(features, kinds)
     return 0
 
 

@@ -12,7 +12,7 @@ from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
 from us3l.run.retrievals import read_retrievals
-from us3l.run.spaces import read_space
+from us3l.run.spaces import keep_space, read_space
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,26 @@ def test_all_widths_have_one_space(run, images, tmp_path):
     similar = unit[0.25] @ unit[1.0].T
     assert similar.diagonal().mean() > similar.mean() + 0.3  # an image is like itself
     assert set(read_space(Run(run)).linear) == {1.0, 0.25}
+
+
+def test_the_narrowest_width_has_a_map_before_it_is_asked_for(small, images, tmp_path):
+    small.save(tmp_path / "model")
+    us3l.embed(tmp_path, images, width=1.0, space="shared", space_data=images)
+    assert set(read_space(Run(tmp_path)).linear) == {1.0, 0.25}
+
+
+def test_a_space_of_an_earlier_version_stays_as_it_is(small, images, tmp_path):
+    small.save(tmp_path / "model")
+    run = Run(tmp_path)
+    keep_space(run, {1.0: (torch.eye(64), torch.zeros(64))}, "earlier")  # which had no part for the narrowest width
+    own = us3l.embed(run.folder, images, width=1.0).embeddings.values
+    found = {
+        width: us3l.embed(run.folder, images, width=width, space="shared", space_data=images).embeddings.values
+        for width in (0.25, 1.0)
+    }
+    np.testing.assert_allclose(found[1.0], own, rtol=1e-5, atol=1e-6)
+    assert np.linalg.norm(found[0.25] - own) < np.linalg.norm(own - own.mean(0))  # nearer than their mean
+    assert (found[0.25].std(0) > 0).all()  # a new space has zeros there
 
 
 def test_exported_files_are_proved_and_give_the_same(run, images, tmp_path):

@@ -3,7 +3,7 @@ import torch
 
 import us3l
 from us3l.data.images import ImageSet
-from us3l.evaluation.mapping import fit_map, fit_space, half_whitened
+from us3l.evaluation.mapping import REST, common_space, fit_map, fit_space, half_whitened, images_to_fit
 
 
 def test_the_map_leads_to_where_the_full_network_is():
@@ -41,6 +41,51 @@ def test_what_is_always_the_same_does_no_harm():
     assert half_whitened(torch.zeros(50, 3)).weight.isfinite().all()
 
 
+def test_the_strongest_directions_as_coordinates():
+    draw = torch.Generator().manual_seed(0)
+    features = torch.randn(500, 6, generator=draw) * torch.tensor([1.0, 2, 3, 4, 5, 6])
+    found = half_whitened(features, 4).scores(features)
+    assert found.shape == (500, 4)
+    covariance = torch.cov(found.T)
+    torch.testing.assert_close(covariance, covariance.diagonal().diag(), atol=0.05, rtol=0)
+    assert (covariance.diagonal().diff() > 0).all()
+
+
+@pytest.fixture
+def features():
+    """Of a full network of 8 numbers, and of a narrow one that knows 3 of them, and some noise."""
+    draw = torch.Generator().manual_seed(0)
+    full = torch.randn(600, 8, generator=draw) * 3 + 1
+    return full, full[:, :3] * 2 + 0.1 * torch.randn(600, 3, generator=draw) - 5
+
+
+def test_the_full_network_predicts_the_narrowest_one_and_keeps_the_rest_beside_it(features):
+    full, narrow = features
+    wide_map, narrow_map = common_space(full, narrow)
+    wide, own = wide_map.scores(full), narrow_map.scores(narrow)
+    assert wide.shape == own.shape == full.shape
+    torch.testing.assert_close(own[:, :3], half_whitened(narrow).scores(narrow))
+    assert (own[:, 3:] == 0).all()
+    assert (wide[:, :3] - own[:, :3]).norm() < 0.1 * own.norm()
+    assert torch.corrcoef(wide.T)[:3, 3:].abs().max() < 0.05  # the rest is what cannot be predicted
+    lengths = wide[:, 3:].norm(dim=1).mean() / wide[:, :3].norm(dim=1).mean()
+    torch.testing.assert_close(lengths, torch.tensor(REST), atol=1e-3, rtol=0)
+
+
+def test_nothing_is_lost_of_the_full_networks_features(features):
+    full, narrow = features
+    wide = common_space(full, narrow)[0].scores(full)
+    assert torch.linalg.matrix_rank(wide - wide.mean(0)) == 8
+
+
+@pytest.mark.parametrize("narrow", [torch.zeros(600, 3), torch.ones(600, 8)])
+def test_narrow_features_that_say_nothing_or_are_as_many(features, narrow):
+    full = features[0]
+    for found, values in zip(common_space(full, narrow), (full, narrow), strict=True):
+        assert found.weight.shape == (8, values.shape[1])
+        assert found.scores(values).isfinite().all()
+
+
 def test_a_width_that_comes_later_gets_into_the_same_space():
     torch.manual_seed(0)
     net = us3l.create("resnet18", stem="cifar", base=8)
@@ -51,6 +96,27 @@ def test_a_width_that_comes_later_gets_into_the_same_space():
     later = fit_space(net, images, [0.5], full_map=both[1.0])
     torch.testing.assert_close(later[0.5].weight, both[0.5].weight)
     other = ImageSet("other", images.images // 2)
-    plain = fit_space(net, other, [1.0, 0.5])
+    plain = fit_space(net, other, [0.5])
     moved = fit_space(net, other, [0.5], full_map=both[1.0])  # its images are others, the space is not
     assert not torch.allclose(moved[0.5].bias, plain[0.5].bias, rtol=1e-3)
+
+
+def test_the_widths_that_make_a_space_have_maps_whatever_is_asked_for():
+    torch.manual_seed(0)
+    net = us3l.create("resnet18", stem="cifar", base=8)
+    images = ImageSet("made", torch.randint(0, 256, (64, 3, 8, 8), dtype=torch.uint8))
+    net.metadata = {"preprocessing": {"size": 8, "mean": [0.5] * 3, "std": [0.5] * 3}}
+    done: list[int] = []
+    found = fit_space(net, images, [0.5], done.append)
+    assert set(found) == {net.canonical(width) for width in (1.0, 0.5, 0.25)}
+    assert {len(probe.bias) for probe in found.values()} == {64}
+    assert sum(done) == images_to_fit(net, images, [0.5]) == 3 * 64
+    assert images_to_fit(net, images, [0.5], found[1.0]) == 2 * 64
+
+
+def test_a_network_of_one_width_has_a_space_too():
+    torch.manual_seed(0)
+    net = us3l.create("resnet18", stem="cifar", base=8, min_width=1.0)
+    images = ImageSet("made", torch.randint(0, 256, (64, 3, 8, 8), dtype=torch.uint8))
+    net.metadata = {"preprocessing": {"size": 8, "mean": [0.5] * 3, "std": [0.5] * 3}}
+    assert list(fit_space(net, images, [1.0])) == [1.0]

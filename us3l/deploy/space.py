@@ -59,9 +59,9 @@ def fit_missing(
         images = open_images(source, "train", side, limit=IMAGES, memory=MEMORY, progress=progress)
         named = ", ".join(f"{width:g}x" for width in missing)
         progress.say(f"fitting the space that all widths share, on {images.name}: {named}")
-        with progress.counting("embedding", images_to_fit(images, missing)) as count:
-            full = known.get(net.canonical(1.0))
-            maps = fit_space(net, images, missing, count.more, None if full is None else full.probe)
+        full = known[net.canonical(1.0)].probe if net.canonical(1.0) in known else None
+        with progress.counting("embedding", images_to_fit(net, images, missing, full)) as count:
+            maps = fit_space(net, images, missing, count.more, full)
         keep_space(run, {width: (probe.weight.cpu(), probe.bias.cpu()) for width, probe in maps.items()}, images.name)
         known = shared_maps(run, net)
     return {width: known[width] for width in wanted}

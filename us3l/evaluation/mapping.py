@@ -1,13 +1,16 @@
-"""Embeddings that can be compared across widths: the full network's features, half whitened; a linear map per width.
+"""Embeddings that can be compared across widths: one space for all, and a linear map into it for each width.
+
+The space is that of the narrowest width's features, half whitened, and beside them what the full network has besides.
+The latter counts for less: where it counts in full, queries of the narrowest width find some images of a gallery of the
+full width far too often, and others never. docs/embedding.md has what this is worth, and what else was tried.
 
 Half whitening divides each principal direction of the features by the square root of its standard deviation, so that a
-few directions do not decide all cosines. The map of a narrower width is ridge regression from its own features, on
-images without labels. docs/embedding.md has what else was tried.
+few directions do not decide all cosines. The maps are fitted on images without labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -27,6 +30,8 @@ RIDGE = 1e-2
 """The penalty, as a share of the features' mean variance."""
 WHITENING = 0.5
 """Which power of its standard deviation each direction is divided by: 0 leaves the features as they are."""
+REST = 0.5
+"""How long what only the full network knows is, on average, relative to what the narrowest width knows too."""
 
 
 def fit_space(
@@ -44,40 +49,94 @@ def fit_space(
         widths: Those that need a map.
         progress: Called with each number of images embedded, of `images_to_fit(...)` in all.
         full_map: The full network's, if the space is there already (default: a new space, by these images).
+
+    Returns:
+        Maps by canonical width. Those of the widest and of the narrowest width are among them if the space is new:
+        they make it.
     """
     preprocessing = Preprocessing.of(net)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     chosen = images.subset(order[:IMAGES].sort().values)
-    calibrate_missing(net, images, [1.0, *widths], preprocessing)
-    found = embed_all([net.at(width) for width in (1.0, *widths)], chosen, preprocessing, progress=progress)
-    full, *others = found.values
-    space = half_whitened(full) if full_map is None else full_map
-    target = space.scores(full.float())
-    full_width = net.canonical(1.0)
-    return {
-        width: space if net.canonical(width) == full_width else fit_map(features, target)
-        for width, features in zip(widths, others, strict=True)
-    }
+    needed = widths_to_embed(net, widths, full_map)
+    calibrate_missing(net, images, needed, preprocessing)
+    found = embed_all([net.at(width) for width in needed], chosen, preprocessing, progress=progress)
+    features = {width: values.float() for width, values in zip(needed, found.values, strict=True)}
+    widest, narrowest = net.canonical(1.0), net.canonical(net.min_width)
+    if full_map is not None:
+        maps = {widest: full_map}
+    elif widest == narrowest:
+        maps = {widest: half_whitened(features[widest])}
+    else:
+        maps = dict(zip((widest, narrowest), common_space(features[widest], features[narrowest]), strict=True))
+    target = maps[widest].scores(features[widest])
+    return maps | {width: fit_map(features[width], target) for width in needed if width not in maps}
 
 
-def images_to_fit(images: Images, widths: Sequence[Width]) -> int:
+def widths_to_embed(net: Slimmable, widths: Sequence[Width], full_map: Probe | None) -> list[Width]:
+    """The canonical widths whose features `fit_space` needs, the full network first."""
+    basis = (1.0, net.min_width) if full_map is None else (1.0,)
+    return list(dict.fromkeys(net.canonical(width) for width in (*basis, *widths)))
+
+
+def images_to_fit(net: Slimmable, images: Images, widths: Sequence[Width], full_map: Probe | None = None) -> int:
     """What `fit_space` reports as progress in all."""
-    return min(IMAGES, len(images)) * (1 + len(widths))
+    return min(IMAGES, len(images)) * len(widths_to_embed(net, widths, full_map))
 
 
-def half_whitened(full: Tensor) -> Probe:
-    """The full network's own map: its features (N x C), centred and half whitened, in the same coordinates.
+def common_space(full: Tensor, narrow: Tensor) -> tuple[Probe, Probe]:
+    """The maps of the full network and of the narrowest width, into a new space of as many numbers as `full` has.
 
-    >>> full = torch.tensor([[4.0, 0.0], [-4.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    >>> spread = half_whitened(full).scores(full).std(0)
+    The narrowest width's own features, half whitened, come first. The full network predicts them. What is left of its
+    features after that, half whitened, comes last; there the narrowest width has zeros.
+
+    Args:
+        full: N x C, features of the full network.
+        narrow: N x D, those of the narrowest width, of the same images.
+    """
+    own = half_whitened(narrow)
+    first = fit_map(full, own.scores(narrow))
+    back = fit_map(first.scores(full), full)
+    left = Probe(
+        torch.eye(full.shape[1]).to(full) - back.weight @ first.weight, -(back.weight @ first.bias + back.bias)
+    )
+    rest = followed_by(left, half_whitened(left.scores(full), max(0, full.shape[1] - narrow.shape[1])))
+    lengths = [part.scores(full).norm(dim=1).mean() for part in (first, rest)]
+    scale = REST * lengths[0] / lengths[1].clamp_min(1e-12)
+    zeros = rest.weight.new_zeros(len(rest.bias), narrow.shape[1])
+    return (
+        Probe(torch.cat([first.weight, scale * rest.weight]), torch.cat([first.bias, scale * rest.bias])),
+        Probe(torch.cat([own.weight, zeros]), torch.cat([own.bias, torch.zeros_like(rest.bias)])),
+    )
+
+
+def followed_by(first: Probe, second: Probe) -> Probe:
+    """Both maps as one."""
+    return Probe(second.weight @ first.weight, second.weight @ first.bias + second.bias)
+
+
+def half_whitened(features: Tensor, directions: int | None = None) -> Probe:
+    """The map of features (N x C) to themselves, centred and half whitened.
+
+    Args:
+        features: N x C.
+        directions: How many principal directions to keep, as coordinates, the strongest last (default: all of them,
+            in the coordinates that the features have).
+
+    >>> features = torch.tensor([[4.0, 0.0], [-4.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> spread = half_whitened(features).scores(features).std(0)
     >>> round((spread[0] / spread[1]).item(), 1)  # it was 4
     2.0
     """
-    x = full.double()
+    x = features.double()
     mean = x.mean(0)
-    variances, directions = torch.linalg.eigh((x - mean).T @ (x - mean) / len(x))
+    variances, axes = torch.linalg.eigh((x - mean).T @ (x - mean) / len(x))
+    if directions is not None:
+        first = len(variances) - directions
+        variances, axes = variances[first:], axes[:, first:]
     smallest = RIDGE * variances.mean().clamp_min(1e-12)
-    weight = directions * (variances.clamp_min(0) + smallest) ** (-WHITENING / 2) @ directions.T
+    weight = (axes * (variances.clamp_min(0) + smallest) ** (-WHITENING / 2)).T
+    if directions is None:
+        weight = axes @ weight
     return Probe(weight.float(), (-(weight @ mean)).float())
 
 
@@ -86,7 +145,7 @@ def fit_map(features: Tensor, target: Tensor) -> Probe:
 
     Args:
         features: N x D, of the width.
-        target: N x C, of the same images: where the full network's map puts them.
+        target: N x C, of the same images: where they are to be.
 
     >>> target = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
     >>> (fit_map(5 * target + 3, target).scores(5 * target + 3) - target).abs().max().item() < 0.02
@@ -99,8 +158,3 @@ def fit_map(features: Tensor, target: Tensor) -> Probe:
     squares.diagonal().add_(RIDGE * squares.diagonal().mean().clamp_min(1e-12))
     weight = torch.linalg.solve(squares, x.T @ y).T
     return Probe(weight.float(), (middle - weight @ mean).float())
-
-
-def through(maps: Mapping[Width, Probe], features: Mapping[Width, Tensor]) -> dict[Width, Tensor]:
-    """Features of each width in the space that all share."""
-    return {width: maps[width].scores(values.float()) for width, values in features.items()}
