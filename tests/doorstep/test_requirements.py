@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-INSTALLED_BY_MAKE = ("dev", "deploy", "detect", "lars", "serve")
+INSTALLED_BY_MAKE = ("dev", "deploy", "detect", "lars", "serve", "jpeg")
 
 
 def test_the_two_files_agree() -> None:
