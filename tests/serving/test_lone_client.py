@@ -17,6 +17,7 @@ from tests.serving.services import WAIT, encoded, serving
 from us3l.cli import serve
 from us3l.serving.guarding import LoopGuard
 from us3l.serving.model import RETRY, SMALL_FILE, TRIES, QuickerRun, ServedModel, quick_to_read
+from us3l.serving.server import KEEP_ALIVE
 from us3l.serving.settings import ServiceSettings
 
 IMAGE = encoded()
@@ -156,6 +157,15 @@ def test_what_is_refused_is_refused_in_the_same_words(served, counted):
     assert "early" not in counted
 
 
+def test_no_more_is_held_than_allowed(served, counted, monkeypatch):
+    with Wire(served) as wire:
+        for settings, status in (({"max_buffered_mb": 1e-4}, 503), ({"max_body_mb": 1e-4}, 413), ({}, 200)):
+            monkeypatch.setattr(served.service.bodies, "settings", ServiceSettings(**settings))
+            wire.send(request("/embed?width=0.5"))
+            assert wire.reply()[0] == status
+    assert counted == ["early"]
+
+
 def test_a_token_is_asked_for_first(run_folder, tmp_path):
     secret = tmp_path / "token"
     secret.write_text("a token of some length\n")
@@ -182,6 +192,7 @@ def test_an_answer_that_ends_like_a_head_is_sent(served, counted, monkeypatch):
     row = np.frombuffer(b"abcd\r\n\r\n", np.float32)[None]
     monkeypatch.setattr(served.service.model, "compute", lambda *_: row)
     with Wire(served) as wire:
+        wire.socket.settimeout(KEEP_ALIVE / 2)  # not when the connection is closed
         wire.send(request("/embed?width=0.5", more=RAW))
         assert wire.reply()[2] == b"abcd\r\n\r\n"
     assert counted == ["early"]
