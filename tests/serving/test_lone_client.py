@@ -325,3 +325,14 @@ def test_a_service_that_hangs_says_so_and_ends(run_folder, monkeypatch, caplog, 
     assert codes == [serve.HUNG]
     assert "a computation hangs" in caplog.text
     assert "compute_now" in capfd.readouterr().err  # where
+
+
+def test_the_head_of_a_second_request_is_not_waited_for_either(served, monkeypatch):
+    monkeypatch.setattr("us3l.serving.server.HEAD_SECONDS", 0.3)
+    alone(served)
+    with Wire(served) as wire:
+        wire.socket.settimeout(KEEP_ALIVE / 2)
+        wire.send(request("/embed?width=0.5"))
+        assert wire.reply()[0] == 200
+        wire.send(request("/embed?width=0.5")[:20])
+        assert wire.socket.recv(1) == b""
