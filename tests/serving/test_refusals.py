@@ -127,6 +127,7 @@ def test_a_mistake_of_ours_tells_strangers_nothing(served, monkeypatch, caplog):
     assert "secret" in caplog.text
     with monkeypatch.context() as patch:
         patch.setattr(served.service, "answer", broken)
+        patch.setattr(served.service, "answer_now", broken)
         assert served.post("/embed", IMAGE).json == {"error": "internal error"}
     assert served.post("/embed", IMAGE).status == 200
 

@@ -39,10 +39,11 @@ class Model:
             raise UserError(f"cannot read {place}")
         return image
 
-    def compute(self, pixels, task, width):
+    def compute(self, pixels, task, width, alone=False):
         self.begun.release()
         assert self.go.acquire(timeout=WAIT)
         self.calls.append((task, width, list(pixels)))
+        self.alone = alone
         return np.array([[len(image)] for image in pixels], np.float32)
 
 
@@ -274,6 +275,7 @@ def test_a_lone_image_is_computed_where_it_comes(made):
     job = made.job(b"abc", width=None, submit=False)
     assert made.scheduler.compute_now(job)
     assert (job.outputs.tolist(), job.width, job.started is None, job.ended is None) == ([[3.0]], 1.0, False, False)
+    assert made.model.alone
     assert not made.finished.acquire(blocking=False)  # nobody has to be woken
     assert made.scheduler.idle
     made.job(b"b")

@@ -6,7 +6,7 @@ import asyncio
 import binascii
 import json
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -44,6 +44,11 @@ class Bodies:
         finally:
             self.held -= sum(sizes)
 
+    def fits(self, size: int) -> bool:
+        """Whether a body of this many bytes may be held now."""
+        most, all_bodies = self.settings.max_body_mb, self.settings.max_buffered_mb
+        return size <= 1e6 * most and self.held + size <= 1e6 * all_bodies
+
     async def images(self, request: Request, sizes: list[int]) -> list[bytes]:
         """The encoded images of a request.
 
@@ -54,10 +59,9 @@ class Bodies:
         Raises:
             Refusal: It is too large, too slow, or cannot be understood.
         """
-        kind, _, _ = request.headers.get("content-type", "").partition(";")
-        kind = kind.strip().lower()
+        kind = content_kind(request.scope)
         parse = PARSERS.get(kind)
-        if parse is None and not (kind.startswith("image/") or kind == "application/octet-stream"):
+        if parse is None and not is_image(kind):
             raise Refusal(415, f"the content type must be {KINDS}")
         body = await self._body(request, sizes)
         if parse is None:
@@ -178,6 +182,25 @@ def parts(body: bytes, kind: str, most: int) -> list[bytes]:
     if not ended:
         raise Refusal(400, "the form is not complete")
     return [bytes(part) for part in found]
+
+
+def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
+    """The first header of that name; empty if there is none."""
+    for found, value in headers:
+        if found == name:
+            return value
+    return b""
+
+
+def content_kind(scope: MutableMapping[str, Any]) -> str:
+    """The content type of a request, without its options."""
+    kind, _, _ = header(scope["headers"], b"content-type").decode("latin-1").partition(";")
+    return kind.strip().lower()
+
+
+def is_image(kind: str) -> bool:
+    """Whether a body of this content type is one image as it is."""
+    return kind.startswith("image/") or kind == "application/octet-stream"
 
 
 PARSERS = {"multipart/form-data": parts, "application/json": decoded}

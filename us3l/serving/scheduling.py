@@ -67,7 +67,7 @@ class QueuedRequest:
         return 1e3 * ((self.ended or time.perf_counter()) - self.arrived)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ImageBatch:
     """Images that are computed in one go: of jobs of one model, task and width."""
 
@@ -310,12 +310,12 @@ class Scheduler:
         return int(min(in_time, model.together(task, width)))
 
     def _compute(self, batch: ImageBatch, pixels: list[np.ndarray] | None) -> list[QueuedRequest]:
-        readable = batch.items
+        readable, alone = batch.items, pixels is not None
         if pixels is None:
             readable, pixels = self._read(batch)
         if not readable:
             return []
-        rows = batch.model.compute(pixels, batch.task, batch.width)
+        rows = batch.model.compute(pixels, batch.task, batch.width, alone)
         done = []
         with self._changed:
             for (job, number), row in zip(readable, rows, strict=True):

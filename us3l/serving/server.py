@@ -16,12 +16,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from us3l.errors import Caution, UserError
-from us3l.serving.application import application
+from us3l.serving.application import Handlers, application
 from us3l.serving.arrivals import ARRIVAL, Arrival, Arrivals
-from us3l.serving.service import Service
+from us3l.serving.bodies import header
+from us3l.serving.guarding import STILL, LoopGuard
+from us3l.serving.service import TASKS, Service, late_ms
 
 LOG = logging.getLogger("us3l.serving")
 LONGEST_HEAD = 2**16
@@ -54,7 +56,11 @@ class OneWrite:
         if data.startswith(b"HTTP/") and data.endswith(b"\r\n\r\n") and not self._head and data != CONTINUE:
             self._head = data  # the body comes at once, even if it is empty
             return
-        data, self._head = self._head + data, b""
+        self.write_now(self._head + data)
+
+    def write_now(self, data: bytes) -> None:
+        """Send what needs no body any more."""
+        self._head = b""
         self._transport.write(data)
 
     def close(self) -> None:
@@ -69,8 +75,13 @@ class Connection(HttpToolsProtocol):
 
     service: Service
     arrivals: Arrivals
+    handlers: Handlers
     unread = False
     """The request was refused at its head; the rest of it is dropped."""
+    early: list[bytes] | None = None
+    """The body, as far as it has come, of a request of which nobody was told yet: see `answer_early`."""
+    hasty = True
+    """Whether one may be answered at once: one of those that come together, so that nobody waits for all of them."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(OneWrite(transport))  # type: ignore[arg-type]
@@ -98,13 +109,58 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.whole = self.unread = False
-        self.expect_head()
+        self.inside_head = True  # if it does not come at once, it is waited for: see `data_received`
 
     def on_headers_complete(self) -> None:
         self.relax()
+        if self.may_be_early():
+            self.early = []
+            return
         self.unread = self.refused()
         if not self.unread:
             super().on_headers_complete()
+
+    def may_be_early(self) -> bool:
+        """Whether a request, of which the head was read, can be answered as soon as all of it is there. It is the only
+        one, of the only client, and asks for nothing unusual."""
+        free = self.cycle is None or self.cycle.response_complete
+        if not (self.hasty and free and len(self.connections) == 1 and self.service.scheduler.idle):
+            return False
+        if late_ms(self.arrived):
+            return False
+        path, _, query = self.url.partition(b"?")
+        if path not in TASKS or b"#" in query or self.expect_100_continue or self.parser.should_upgrade():
+            return False
+        return self.parser.get_method() == b"POST"
+
+    def answer_early(self) -> None:
+        """Answer a request that has come whole, if it can be done at once; else it takes the usual way."""
+        self.hasty = False
+        assert self.early is not None
+        arrived, (path, _, query) = self.arrived, self.url.partition(b"?")
+        self.scope["method"], self.scope["path"], self.scope["query_string"] = "POST", path.decode("ascii"), query
+        body = self.early[0] if len(self.early) == 1 else b"".join(self.early)
+        response = self.handlers.answered_now(self.scope, body, arrived)  # type: ignore[arg-type]
+        if response is None:
+            self.take_usual_way()
+            return
+        self.early = None
+        keep = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        content = [STATUS_LINE[response.status_code]]
+        for name, value in self.server_state.default_headers + response.raw_headers:
+            content += (name, b": ", value, b"\r\n")
+        content += (b"\r\n" if keep else b"connection: close\r\n\r\n", bytes(response.body))
+        self.transport.write_now(b"".join(content))  # type: ignore[attr-defined]
+        if not keep:
+            self.transport.close()
+        self.on_response_complete()
+
+    def take_usual_way(self) -> None:
+        """Tell the application of a request that was held back."""
+        parts, self.early = self.early or [], None
+        super().on_headers_complete()
+        for part in parts:
+            super().on_body(part)
 
     def refused(self) -> bool:
         """Whether the request was refused already, at the least cost: else refusals would take the time of answers."""
@@ -112,7 +168,7 @@ class Connection(HttpToolsProtocol):
         if not free or self.service.stopping or self.expect_100_continue or self.parser.get_method() != b"POST":
             return False
         path, _, query = self.url.partition(b"?")
-        kind = next((value for name, value in self.headers if name == b"content-type"), b"")
+        kind = header(self.headers, b"content-type")
         if not self.service.refused_unread(path, query, kind, self.arrived, self.arrivals.rounds):
             return False
         self.service.watch.refused("busy")
@@ -135,7 +191,9 @@ class Connection(HttpToolsProtocol):
         return max(self.arrivals.since, self.free_since)
 
     def on_body(self, body: bytes) -> None:
-        if not self.unread:
+        if self.early is not None:
+            self.early.append(body)
+        elif not self.unread:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -144,6 +202,10 @@ class Connection(HttpToolsProtocol):
             self.relax()
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+        if self.early is not None:
+            self.answer_early()
+            if self.cycle is None or self.cycle.response_complete:
+                return
         if not self.unread:
             self.scope[ARRIVAL] = Arrival(self.arrived, len(self.connections) == 1)  # type: ignore[literal-required]
             super().on_message_complete()
@@ -151,9 +213,16 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.inside_head:
             self.head += len(data)
+        self.hasty = True
         super().data_received(data)
-        if self.inside_head and self.head > LONGEST_HEAD and not self.transport.is_closing():
+        if self.early is not None and not self.transport.is_closing():  # its rest has to be waited for
+            self.take_usual_way()
+        if not self.inside_head or self.transport.is_closing():
+            return
+        if self.head > LONGEST_HEAD:
             self.send_400_response("The head of the request is too long.")
+        else:
+            self.expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.relax()
@@ -189,13 +258,18 @@ class Listening:
         self.address = f"http://{f'[{address}]' if ':' in address else address}:{number}"
         grace = service.settings.body_seconds + service.settings.deadline_ms / 1e3 * service.settings.max_images
         self.arrivals = Arrivals()
+        self.hung: Callable[[], None] = lambda: None
+        """Called, in another thread, if the event loop has stood still for half a minute: a network or an image that is
+        computed there never ends. Only the end of the process helps then."""
+        handlers = Handlers(service)
+        known = {"service": service, "arrivals": self.arrivals, "handlers": handlers}
         settings: dict[str, Any] = {
-            "http": type("ServiceConnection", (Connection,), {"service": service, "arrivals": self.arrivals}),
+            "http": type("ServiceConnection", (Connection,), known),
             "ws": "none", "lifespan": "off", "log_config": None, "access_log": False, "server_header": False,
             "proxy_headers": False, "timeout_keep_alive": KEEP_ALIVE, "backlog": BACKLOG, "loop": "asyncio",
             "timeout_graceful_shutdown": max(1, round(min(grace, 60))),
         }  # fmt: skip
-        self.server = Server(uvicorn.Config(application(service), **settings))
+        self.server = Server(uvicorn.Config(application(service, handlers), **settings))
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it tells of every request that it cannot parse
 
     def run(self, ready: Callable[[], None] | None = None) -> None:
@@ -222,10 +296,19 @@ class Listening:
         self._receive_signals()
         preparing = threading.Thread(target=prepare, name="us3l-serving-prepare", daemon=True)
         preparing.start()
-        await self.server.serve([self.socket])
+        guard = LoopGuard(self._give_up)
+        guard.watch(asyncio.get_running_loop())
+        try:
+            await self.server.serve([self.socket])
+        finally:
+            guard.end()
         await asyncio.to_thread(self.service.stop)
         if trouble:
             raise trouble[0]
+
+    def _give_up(self) -> None:
+        LOG.critical("nothing was answered for %.0f s: a computation hangs", STILL)
+        self.hung()
 
     def _receive_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():

@@ -34,7 +34,7 @@ PATHS: dict[Task, str] = {"features": "/embed", "classes": "/predict"}
 TASKS: dict[bytes, Task] = {path.encode(): task for task, path in PATHS.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Answer:
     """What came out for the images of one request."""
 
@@ -175,13 +175,13 @@ class Service:
         Raises:
             Refusal: There is no answer, or none in time.
         """
-        model, loop = self.model, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         ended = loop.create_future()
 
         def finished(_: QueuedRequest) -> None:
             loop.call_soon_threadsafe(settle, ended)
 
-        job = self._job(model, images, task, width, latency_ms, arrived, finished)
+        job = self._job(images, task, width, latency_ms, arrived, finished)
         try:
             if not (alone and len(images) == 1 and self.scheduler.compute_now(job)):
                 self.scheduler.submit(job)
@@ -196,17 +196,32 @@ class Service:
             if job.automatic and refusal.cause in ("queue", "deadline", "late"):
                 self._observe(job, max(job.took_ms, self._expected_ms(job)))
             raise
+        return self._answer(job, loop)
+
+    def answer_now(
+        self, image: bytes, task: Task, width: Width | None, latency_ms: float | None, arrived: float
+    ) -> Answer | None:
+        """The same for the only image of the only client, computed in this thread, which is the event loop's.
+
+        Returns:
+            None if it must take the usual way: `answer`.
+        """
+        job = self._job([image], task, width, latency_ms, arrived, lambda _: None)
+        if not self.scheduler.compute_now(job) or job.refusal is not None:
+            return None
+        return self._answer(job, asyncio.get_running_loop())
+
+    def _answer(self, job: QueuedRequest, loop: asyncio.AbstractEventLoop) -> Answer:
         assert job.width is not None
         job.ended = time.perf_counter()  # the way back from the thread that computed is part of it
         loop.call_soon(self._note, job)  # when the answer is on its way
         outputs = job.outputs
-        if task == "classes":  # row by row, as for one image alone
+        if job.task == "classes":  # row by row, as for one image alone
             outputs = np.concatenate([torch.from_numpy(row[None]).softmax(1).numpy() for row in outputs])
-        return Answer(outputs, job.width, model, job.waited_ms, job.took_ms)
+        return Answer(outputs, job.width, job.model, job.waited_ms, job.took_ms)
 
     def _job(
         self,
-        model: ServedModel,
         images: list[bytes],
         task: Task,
         width: Width | None,
@@ -216,6 +231,7 @@ class Service:
     ) -> QueuedRequest:
         """A request with the width and the time that it gets. A request that names no width is accepted if it can keep
         the target at the narrowest; the controller then finds the width at which requests do."""
+        model = self.model
         self.check_ready()
         self.check_task(task, model)
         arrived = time.perf_counter() if arrived is None else arrived
