@@ -4,18 +4,18 @@ import threading
 import pytest
 
 from us3l.errors import UserError
-from us3l.paper.figures import Cell, Figure, add_figures, read_figures
+from us3l.paper.figures import FigureKey, RunFigure, add_figures, read_figures
 
-CELL = Cell("resnet18-seed0-0123abcd", "cifar100", "linear", 0.25)
-FIGURE = Figure(18.25, False, 16.5, 640_000, "bf16-mixed")
+CELL = FigureKey("resnet18-seed0-0123abcd", "cifar100", "linear", 0.25)
+FIGURE = RunFigure(18.25, False, 16.5, 640_000, "bf16-mixed")
 
 
 def test_what_is_added_is_read_back_and_new_figures_replace_old_ones(tmp_path):
     path = tmp_path / "tables" / "figures.json"
     other = CELL._replace(data="cifar10")
-    add_figures(path, {CELL: Figure(1.0), other: Figure(2.0, collapsed=True)})
+    add_figures(path, {CELL: RunFigure(1.0), other: RunFigure(2.0, collapsed=True)})
     add_figures(path, {CELL: FIGURE})
-    assert read_figures(path) == {CELL: FIGURE, other: Figure(2.0, collapsed=True)}
+    assert read_figures(path) == {CELL: FIGURE, other: RunFigure(2.0, collapsed=True)}
 
 
 def test_processes_that_add_at_once_lose_nothing(tmp_path):

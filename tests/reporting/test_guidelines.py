@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from us3l.paper.figures import Figure
+from us3l.paper.figures import RunFigure
 from us3l.paper.reproduce import entries
 from us3l.paper.scales import SCALES
 from us3l.paper.workspace import Found
@@ -34,7 +34,7 @@ def test_the_rotation_is_that_of_equations_9_and_10(tmp_path):
 
 
 def test_the_figure_shows_every_run(tmp_path, monkeypatch):
-    found = [Found(entry, {"run": Figure(10.0 * entry.width)}) for entry in entries("guidelines", SCALES["mini"])]
+    found = [Found(entry, {"run": RunFigure(10.0 * entry.width)}) for entry in entries("guidelines", SCALES["mini"])]
     labels = list(dict.fromkeys(one.entry.label for one in found))
     gauges = {"0.25": {"turn": 0.5, "change": 0.7, "spread": 0.9}}
     events = [Gauges(9, 1, {"0.25": {"spread": 0.9}}), Gauges(19, 2, gauges)]  # the first has no turn

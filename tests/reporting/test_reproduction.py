@@ -4,7 +4,7 @@ import io
 import pytest
 from rich.console import Console
 
-from us3l.paper.figures import Figure
+from us3l.paper.figures import RunFigure
 from us3l.paper.reproduce import chosen_rows, entries
 from us3l.paper.scales import SCALES
 from us3l.paper.workspace import Found, collapsed, disagreements
@@ -31,7 +31,7 @@ def found():
 def found_of(entry, values, collapsed=False, near=(None, None), macs=None):
     """A figure of several seeds."""
     seeds = zip(values, near, strict=False)
-    return Found(entry, {f"seed{n}": Figure(value, collapsed, knn, macs) for n, (value, knn) in enumerate(seeds)})
+    return Found(entry, {f"seed{n}": RunFigure(value, collapsed, knn, macs) for n, (value, knn) in enumerate(seeds)})
 
 
 def test_ours_the_papers_and_the_difference(found):

@@ -15,7 +15,7 @@ VERSION = 1
 PATIENCE = 60.0  # seconds to wait for another process that adds to the file
 
 
-class Cell(NamedTuple):
+class FigureKey(NamedTuple):
     """What a figure is of."""
 
     run: str
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Figure:
+class RunFigure:
     """One number that a run found."""
 
     value: float
@@ -48,7 +48,7 @@ class Figure:
         demand(self.precision is None or isinstance(self.precision, str), "precision", self.precision)
 
 
-Figures = dict[Cell, Figure]
+Figures = dict[FigureKey, RunFigure]
 
 
 def read_figures(path: str | Path) -> Figures:
@@ -62,12 +62,12 @@ def read_figures(path: str | Path) -> Figures:
         raise UserError(f"{path} is damaged ({error}): leave it out, or take another copy of it") from None
 
 
-def _read(line: dict[str, Any]) -> tuple[Cell, Figure]:
-    cell = Cell(*(line.pop(name) for name in Cell._fields))
+def _read(line: dict[str, Any]) -> tuple[FigureKey, RunFigure]:
+    cell = FigureKey(*(line.pop(name) for name in FigureKey._fields))
     for name in cell[:-1]:
         demand(isinstance(name, str), "a name", name)
     demand(finite(cell.width), "width", cell.width)
-    return cell, Figure(**line)
+    return cell, RunFigure(**line)
 
 
 def add_figures(path: Path, found: Figures) -> None:
@@ -77,6 +77,6 @@ def add_figures(path: Path, found: Figures) -> None:
         write_json(path, {"version": VERSION, "figures": list(_lines((known | found).items()))})
 
 
-def _lines(figures: Iterable[tuple[Cell, Figure]]) -> Iterable[dict[str, Any]]:
+def _lines(figures: Iterable[tuple[FigureKey, RunFigure]]) -> Iterable[dict[str, Any]]:
     for cell, figure in sorted(figures, key=lambda both: both[0]):
         yield cell._asdict() | {name: value for name, value in asdict(figure).items() if value is not None}

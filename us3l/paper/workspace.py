@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 from us3l.devices import AskedPrecision
 from us3l.errors import UserError
-from us3l.paper.figures import Cell, Figure, Figures
+from us3l.paper.figures import FigureKey, Figures, RunFigure
 from us3l.paper.reproduce import PaperCell, Pretraining, job_of
 from us3l.paper.scales import Scale
 from us3l.run import Run
@@ -27,7 +27,7 @@ class Found:
     """One figure of a table, over the seeds that are done."""
 
     entry: PaperCell
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    figures: Mapping[str, RunFigure] = field(default_factory=dict)
     """By the name of the run, one for each seed."""
 
     @property
@@ -50,9 +50,11 @@ class Found:
 
     @property
     def cells(self) -> Figures:
-        """The same figures by what they are of."""
+        """The same figures, each by its key."""
         entry = self.entry
-        return {Cell(run, entry.tested_on, entry.metric, entry.run_width): one for run, one in self.figures.items()}
+        return {
+            FigureKey(run, entry.tested_on, entry.metric, entry.run_width): one for run, one in self.figures.items()
+        }
 
     @property
     def collapsed(self) -> bool:
@@ -103,13 +105,13 @@ class Workspace:
         if replace(config_of(run).recipe, teacher=None).settled() != job.recipe.settled():
             raise UserError(f"{run.folder} was made with other settings: move it away, or choose another `out`")
 
-    def figure(self, entry: PaperCell, job: Pretraining) -> Figure | None:
+    def figure(self, entry: PaperCell, job: Pretraining) -> RunFigure | None:
         """What a run found for a figure of a table, here or elsewhere; None if it is still to be measured."""
         if self.run(job).finished and (found := self.measured(entry, job)):
             return found
-        return self.known.get(Cell(job.name, entry.tested_on, entry.metric, entry.run_width))
+        return self.known.get(FigureKey(job.name, entry.tested_on, entry.metric, entry.run_width))
 
-    def measured(self, entry: PaperCell, job: Pretraining) -> Figure | None:
+    def measured(self, entry: PaperCell, job: Pretraining) -> RunFigure | None:
         """The same, of a run that is here."""
         run, source, width = self.run(job), self.source(entry.tested_on), entry.run_width
         precision, gone = config_of(run).machine.precision, collapsed(self.gauges(job.name), width)
@@ -117,11 +119,11 @@ class Workspace:
             record = find_evaluation(run, source, self.scale.protocol)
             for row in record.widths if record else ():
                 if row.width == width and row.linear is not None:
-                    return Figure(row.linear, gone, row.knn, row.macs, precision)
+                    return RunFigure(row.linear, gone, row.knn, row.macs, precision)
         elif detected := find_detection(run, source, width):
             score, _, kind = entry.metric.partition("^")
             if scores := detected.boxes if kind == "bb" else detected.masks:
-                return Figure(getattr(scores.overall, DETECTION[score]), gone, precision=precision)
+                return RunFigure(getattr(scores.overall, DETECTION[score]), gone, precision=precision)
         return None
 
     def missing(self, job: Pretraining, entries: Sequence[PaperCell]) -> dict[tuple[str, bool], list[float]]:
@@ -142,9 +144,9 @@ class Workspace:
         found = self.run(job).finished or bool(self.cells(job, entries))
         return found and not self.missing(job, entries)
 
-    def seeds(self, entry: PaperCell) -> dict[str, Figure]:
+    def seeds(self, entry: PaperCell) -> dict[str, RunFigure]:
         """What the runs of seed 0, 1, ... found for a figure, by their names, as far as they are done."""
-        found: dict[str, Figure] = {}
+        found: dict[str, RunFigure] = {}
         while figure := self.figure(entry, job := job_of(entry, self.scale, len(found))):
             found[job.name] = figure
         return found
