@@ -31,6 +31,7 @@ from us3l.tensors import KINDS, WithoutFilling, batch_norms, digest, tensors_of
 from us3l.width import Width, decode, encode
 
 NAMED = 4  # tensors that an error names
+MOST_VALUES = 1_000_000  # of a file that torch.save wrote, a value that it holds in several places counted in each
 MOST_LAYERS, MOST_SWITCHABLE = 1000, 100
 WEIGHTS = "weights.sha256"  # in the metadata of statistics: the digest of the weights that they belong to
 
@@ -195,16 +196,21 @@ def read_torch(file: Path | BinaryIO) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """The value, unless a tensor in it repeats what it holds: a small file could ask for any amount of memory."""
-    if isinstance(value, Tensor):
-        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-            raise ValueError(f"a tensor of shape {tuple(value.shape)} has fewer values than that")
-    elif isinstance(value, dict):
-        for item in value.values():
-            whole(item)
-    elif isinstance(value, list | tuple | set):
-        for item in value:
-            whole(item)
+    """The value, unless a small file could ask for any amount of memory or time by it: a tensor repeats what it holds,
+    or lists hold each other again and again."""
+    left, seen = [value], 0
+    while left:
+        item = left.pop()
+        seen += 1
+        if seen > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES:,} values")
+        if isinstance(item, Tensor):
+            if item.numel() * item.element_size() > item.untyped_storage().nbytes():
+                raise ValueError(f"a tensor of shape {tuple(item.shape)} has fewer values than that")
+        elif isinstance(item, dict):
+            left.extend(item.values())
+        elif isinstance(item, list | tuple | set):
+            left.extend(item)
     return value
 
 

@@ -1,5 +1,6 @@
 import errno
 import os
+import time
 
 import pytest
 import torch
@@ -27,6 +28,21 @@ def test_a_tensor_that_repeats_what_it_holds_is_refused(tmp_path):
     assert (tmp_path / "last.pt").stat().st_size < 10_000
     with pytest.raises(UserError, match="has fewer values than that"):
         load_checkpoint(tmp_path)
+
+
+def test_lists_that_hold_each_other_again_and_again_are_refused(tmp_path):
+    many: list[object] = [0]
+    for _ in range(30):
+        many = [many] * 10
+    endless: list[object] = []
+    endless.append(endless)
+    for value in (many, endless):
+        save_checkpoint(tmp_path, {"step": 1, "optimiser": {"param_groups": value}})
+        assert (tmp_path / "last.pt").stat().st_size < 10_000
+        began = time.process_time()
+        with pytest.raises(UserError, match="has more than 1,000,000 values"):
+            load_checkpoint(tmp_path)
+        assert time.process_time() - began < 20
 
 
 def test_views_of_a_whole_tensor_are_not(tmp_path):
