@@ -20,3 +20,8 @@ def test_a_class_has_its_name_alone():
     classes = Counter(name for path in files for name in named(ast.ClassDef, path))
     assert [name for name, count in classes.items() if count > 1] == []
     assert {name for path in files for name in named(ast.Assign, path)} & {*classes} == set()
+
+
+def test_a_test_file_has_its_name_alone():  # pytest cannot import two of one name
+    names = Counter(path.name for path in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
