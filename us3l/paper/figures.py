@@ -52,7 +52,7 @@ Figures = dict[FigureKey, RunFigure]
 
 
 def read_figures(path: str | Path) -> Figures:
-    """What `write_figures` wrote, here or elsewhere."""
+    """What `add_figures` wrote, here or elsewhere."""
     path = Path(path)
     content = read_json(path)
     check_version(path, content.get("version"), (VERSION,), VERSION)
@@ -63,20 +63,20 @@ def read_figures(path: str | Path) -> Figures:
 
 
 def _read(line: dict[str, Any]) -> tuple[FigureKey, RunFigure]:
-    cell = FigureKey(*(line.pop(name) for name in FigureKey._fields))
-    for name in cell[:-1]:
+    key = FigureKey(*(line.pop(name) for name in FigureKey._fields))
+    for name in key[:-1]:
         demand(isinstance(name, str), "a name", name)
-    demand(finite(cell.width), "width", cell.width)
-    return cell, RunFigure(**line)
+    demand(finite(key.width), "width", key.width)
+    return key, RunFigure(**line)
 
 
 def add_figures(path: Path, found: Figures) -> None:
-    """Add figures to a file, in place of those that it has of the same cells; others may add to it at the same time."""
+    """Add figures to a file, in place of those that it has of the same keys; others may add to it at the same time."""
     with locked(path.parent, PATIENCE):
         known = read_figures(path) if path.exists() else {}
         write_json(path, {"version": VERSION, "figures": list(_lines((known | found).items()))})
 
 
 def _lines(figures: Iterable[tuple[FigureKey, RunFigure]]) -> Iterable[dict[str, Any]]:
-    for cell, figure in sorted(figures, key=lambda both: both[0]):
-        yield cell._asdict() | {name: value for name, value in asdict(figure).items() if value is not None}
+    for key, figure in sorted(figures, key=lambda both: both[0]):
+        yield key._asdict() | {name: value for name, value in asdict(figure).items() if value is not None}

@@ -49,12 +49,8 @@ class Found:
         return sum(figure.collapsed for figure in self.figures.values())
 
     @property
-    def cells(self) -> Figures:
-        """The same figures, each by its key."""
-        entry = self.entry
-        return {
-            FigureKey(run, entry.tested_on, entry.metric, entry.run_width): one for run, one in self.figures.items()
-        }
+    def by_key(self) -> Figures:
+        return {key_of(self.entry, run): figure for run, figure in self.figures.items()}
 
     @property
     def collapsed(self) -> bool:
@@ -109,7 +105,7 @@ class Workspace:
         """What a run found for a figure of a table, here or elsewhere; None if it is still to be measured."""
         if self.run(job).finished and (found := self.measured(entry, job)):
             return found
-        return self.known.get(FigureKey(job.name, entry.tested_on, entry.metric, entry.run_width))
+        return self.known.get(key_of(entry, job.name))
 
     def measured(self, entry: PaperCell, job: Pretraining) -> RunFigure | None:
         """The same, of a run that is here."""
@@ -158,6 +154,11 @@ class Workspace:
     def gauges(self, run: str) -> list[Gauges]:
         """The measurements of the monitor in a run, from the first to the last; none if the run is not here."""
         return [record for record in read_records(Run(self.folder / run)) if isinstance(record, Gauges)]
+
+
+def key_of(entry: PaperCell, run: str) -> FigureKey:
+    """What a run finds for a figure of a table, in the file of figures."""
+    return FigureKey(run, entry.tested_on, entry.metric, entry.run_width)
 
 
 def collapsed(events: Sequence[Gauges], width: float) -> bool:

@@ -70,13 +70,14 @@ def write_reproduction(plan: Plan, failures: dict[str, str]) -> Reproduction:
     made = Reproduction(plan.table, found, notes, files, failures)
     write_text(files[0], as_csv(found))
     write_text(files[1], markdown(found, made.title, notes))
-    add_figures(plan.place.folder / "tables" / FIGURES, {cell: one for row in found for cell, one in row.cells.items()})
     if plan.table == "guidelines":
         draw_guidelines(plan.place, found)
     elif plan.table == "every-width":
         every_width_figure(found, files[2])
     else:
         reproduction_figure(found, files[2], made.title)
+    figures = {key: figure for one in found for key, figure in one.by_key.items()}
+    add_figures(plan.place.folder / "tables" / FIGURES, figures)
     return made
 
 
