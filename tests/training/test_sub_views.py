@@ -8,6 +8,7 @@ import torch
 from lightning_fabric import Fabric
 from PIL import Image
 
+from us3l.data import reading
 from us3l.data.sources import find, load
 from us3l.data.views import two_views
 from us3l.errors import UserError
@@ -139,8 +140,17 @@ def test_streamed_sub_networks_see_the_same_images(tmp_path):
     assert len(brightness) == 4
     for other in brightness[1:]:
         torch.testing.assert_close(other, brightness[0])
-    ours.step = 1
-    assert len(ours.read_batch().views) == 2  # no sub-network, no views for it
+
+
+def test_streamed_images_are_decoded_once_for_all_views(sources, monkeypatch):
+    monkeypatch.setenv("US3L_WORKERS", "0")
+    decoded: list[object] = []
+    decode = reading.decode
+    monkeypatch.setattr(reading, "decode", lambda encoded, **by: decoded.append(encoded) or decode(encoded, **by))
+    ours = trainer(sources["streamed"], sub_crop=0.9, sub_size=12)
+    batch = ours.read_batch()
+    assert [view.shape[-1] for view in batch.views] == [16, 16, 12, 12]
+    assert len(decoded) == len(batch)
 
 
 def test_blank_images_in_the_place_of_others_have_the_same_shapes(sources):

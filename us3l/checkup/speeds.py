@@ -102,7 +102,7 @@ def time_loader(recipe: Recipe, files: ImageFiles, batch: int, device: torch.dev
     order = torch.arange(len(files))
     numbers = itertools.count()
     steps = (Step(number, number, torch.roll(order, number)[:batch]) for number in numbers)
-    reading = files.views(recipe.views, steps, 0, recipe.objective.views, device=device)
+    reading = files.views(recipe.views, steps, 0, recipe.objective.views, device=device, own=recipe.own_views)
     next(reading)
     started, count, batches = time.perf_counter(), 0, 0
     while batches < FEWEST or time.perf_counter() - started < seconds:

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -16,11 +17,12 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.data.spec import MEAN, STD, Views
 from us3l.data.views import random_views
 from us3l.errors import UserError
-from us3l.seeds import seeded
+from us3l.seeds import seed_from, seeded
 
 if TYPE_CHECKING:
     from us3l.data.stream import ImageFiles
 
+OWN_VIEWS = 2  # beside a seed: draws of views that are made beside the others
 STAND_INS = 100  # images that are tried in the place of a damaged one
 DEVICE_SHARE = 0.25  # of a device's memory that images may take
 Channels = tuple[float, float, float]
@@ -105,6 +107,7 @@ class Images(Protocol):
         device: torch.device | None = None,
         mean: Channels = MEAN,
         std: Channels = STD,
+        own: Views | None = None,
     ) -> Iterator[Batch]:
         """Random views of the images of each step. They depend on the seed, the step or epoch, and the image alone.
 
@@ -120,6 +123,7 @@ class Images(Protocol):
             device: Where the views are made.
             mean: What to take from the channels.
             std: What to divide them by.
+            own: How as many more views of each image are made, which come after the others (default: none).
         """
 
     def fingerprint(self) -> list[int]:
@@ -200,6 +204,7 @@ class ImageSet:
         device: torch.device | None = None,
         mean: Channels = MEAN,
         std: Channels = STD,
+        own: Views | None = None,
     ) -> Iterator[Batch]:
         """See `Images`; draws are made for a step's whole batch at once."""
         for step in steps:
@@ -210,8 +215,11 @@ class ImageSet:
             pixels = self.images[slots.to(self.images.device, non_blocking=True)]
             if device is not None and device != pixels.device:
                 pixels = (pixels.pin_memory() if device.type == "cuda" else pixels).to(device, non_blocking=True)
-            made = random_views(pixels, views, seeded(seed, step.number, 1), count, part, mean, std)
-            yield Batch(made, indices, None if self.labels is None else self.labels[slots])
+            made = (
+                random_views(pixels, kind, seeded(number, step.number, 1), count, part, mean, std)
+                for kind, number in kinds_of_views(views, own, seed)
+            )
+            yield Batch(tuple(chain.from_iterable(made)), indices, None if self.labels is None else self.labels[slots])
 
     def _readable(self, index: int) -> int:
         assert self.places is not None
@@ -223,6 +231,11 @@ class ImageSet:
         sums = self.images.flatten(1).sum(dim=1, dtype=torch.int64).cpu()
         labels = None if self.labels is None else self.labels.cpu().numpy()
         return [self.total, int(sums.sum()), zlib.crc32(sums.numpy().tobytes()), checksum(labels)]
+
+
+def kinds_of_views(views: Views, own: Views | None, seed: int) -> list[tuple[Views, int]]:
+    """Each kind of views that a batch has, and the seed of its draws."""
+    return [(views, seed), *([] if own is None else [(own, seed_from(seed, OWN_VIEWS))])]
 
 
 def share(indices: Tensor, part: tuple[int, int]) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from us3l.data.decode import MOST_PIXELS, Damaged, Encoded, decode, fetch, measure
-from us3l.data.images import stand_ins
+from us3l.data.images import kinds_of_views, stand_ins
 from us3l.data.spec import Views
 from us3l.data.views import DRAWN, crop_box
 from us3l.errors import UserError
@@ -135,18 +135,25 @@ class RandomCrops(Reader):
 
     fills = True
 
-    def __init__(self, files: ImageFiles, views: Views, seed: int, count: int) -> None:
+    def __init__(self, files: ImageFiles, views: Views, seed: int, count: int, own: Views | None = None) -> None:
         super().__init__(files)
-        self.views, self.seed, self.count = views, seed, count
+        self.kinds, self.count = kinds_of_views(views, own, seed), count
 
     def cut(self, encoded: Encoded, epoch: int, index: int) -> Cuttings:
-        uniform = torch.rand(self.count, DRAWN + 1, generator=seeded(self.seed, epoch, index), dtype=torch.float64)
+        shape = self.count, DRAWN + 1
+        uniform = [
+            torch.rand(shape, generator=seeded(seed, epoch, index), dtype=torch.float64) for _, seed in self.kinds
+        ]
         height, width = measure(encoded)
-        boxes = [crop_box(self.views.crop_scale, row, height, width) for row in uniform.tolist()]
-        pixels = decode(encoded, by=reduction(boxes, self.views.size, height * width))
+        boxes = [
+            (kind.size, crop_box(kind.crop_scale, row, height, width))
+            for (kind, _), rows in zip(self.kinds, uniform, strict=True)
+            for row in rows.tolist()
+        ]
+        pixels = decode(encoded, by=min(reduction([box], size, height * width) for size, box in boxes))
         ratios = pixels.shape[0] / height, pixels.shape[1] / width
-        crops = [resized(pixels, scaled(box, *ratios), (self.views.size,) * 2) for box in boxes]
-        return Cuttings(crops, uniform.numpy(), np.array(boxes))
+        crops = [resized(pixels, scaled(box, *ratios), (size, size)) for size, box in boxes]
+        return Cuttings(crops, torch.cat(uniform).numpy(), np.array([box for _, box in boxes]))
 
 
 def square(encoded: Encoded, size: int) -> Tensor:

@@ -147,6 +147,15 @@ class Recipe:
         if sub_size is not None and sub_size > self.views.size:
             raise UserError(f"sub_size={sub_size} must not exceed the size of the views, {self.views.size}")
 
+    @property
+    def own_views(self) -> Views | None:
+        """How the views are made that sub-networks alone see, if there are such."""
+        views, objective = self.views, self.objective
+        if objective.sub_crop is None:
+            return None
+        scale = objective.sub_crop, max(objective.sub_crop, views.crop_scale[1])
+        return replace(views, crop_scale=scale, size=objective.sub_size or views.size)
+
     def settled(self) -> Recipe:
         """This recipe with what depends on its other settings: the stem and the teacher."""
         stem, teacher = self.network.stem, self.teacher

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,6 @@ from torch.nn.utils import get_total_norm
 
 from us3l.data.images import Batch, Images, ImageSet, Step
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.spec import Views
 from us3l.data.views import random_views
 from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import Peers
@@ -29,7 +28,7 @@ from us3l.families.family import Family, as_family
 from us3l.objective.learner import Learner, Targets
 from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
-from us3l.seeds import seed_from, seeded
+from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
 from us3l.sorting import sort_channels
 from us3l.storage import copy_weights
@@ -40,8 +39,6 @@ from us3l.training.recipes import SOURCE, Optimiser, Recipe
 from us3l.training.run import Machine
 from us3l.training.teacher import check_vectors, open_teacher
 from us3l.width import Width
-
-OWN_VIEWS = 2  # beside a run's seed: draws of the views that sub-networks alone see
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,6 @@ class Trainer:
         self.steps = min(planned, recipe.max_steps or planned)
         self.step, self.read_to = 0, -1
         self.reading: Iterator[Batch] = iter(())
-        self.sub_reading: Iterator[Batch] = iter(())
         self.waited = 0.0  # seconds that the last step waited for its images
         self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
         plain = own and as_family(own)
@@ -170,36 +166,19 @@ class Trainer:
     def read_batch(self) -> Batch:
         """The next batch; of images in files, processes read ahead of it until the run ends."""
         if self.read_to != self.step:
-            self.reading = self.sub_reading = iter(())  # processes that read other steps end before others are started
-            self.reading = self.read(self.recipe.views, self.steps_from(self.step), self.recipe.seed)
-            if self.own_views is not None:
-                trainer = weakref.proxy(self)
-                apart = (step for step in self.steps_from(self.step) if len(trainer.widths(step.number)) > 1)
-                self.sub_reading = self.read(self.own_views, apart, seed_from(self.recipe.seed, OWN_VIEWS))
+            self.reading = iter(())  # processes that read other steps end before others are started
+            self.reading = self.read_from(self.step)
         batch = next(self.reading)
-        self.waited = batch.waited
-        if self.own_views is not None and len(self.widths(self.step)) > 1:
-            sub_batch = next(self.sub_reading)
-            self.waited += sub_batch.waited
-            batch = replace(batch, views=batch.views + sub_batch.views)
-        self.read_to = self.step + 1
+        self.waited, self.read_to = batch.waited, self.step + 1
         self.damaged += [name for name in batch.damaged if name not in self.damaged]
         return replace(batch, views=tuple(map(channels_last, batch.views)))
 
-    def read(self, views: Views, steps: Iterable[Step], seed: int) -> Iterator[Batch]:
-        """This process's part of each step's images, as random views."""
-        part = self.peers.rank, self.peers.count
-        normal = self.recipe.mean, self.recipe.std
-        return self.images.views(views, steps, seed, self.recipe.objective.views, part, self.fabric.device, *normal)
-
-    @property
-    def own_views(self) -> Views | None:
-        """How the views are made that sub-networks alone see, if there are such."""
-        views, objective = self.recipe.views, self.recipe.objective
-        if objective.sub_crop is None:
-            return None
-        scale = objective.sub_crop, max(objective.sub_crop, views.crop_scale[1])
-        return replace(views, crop_scale=scale, size=objective.sub_size or views.size)
+    def read_from(self, first: int) -> Iterator[Batch]:
+        """This process's part of the images of each step from the `first` on, as random views."""
+        recipe, part = self.recipe, (self.peers.rank, self.peers.count)
+        steps, count, normal = self.steps_from(first), recipe.objective.views, (recipe.mean, recipe.std)
+        device, own = self.fabric.device, recipe.own_views
+        return self.images.views(recipe.views, steps, recipe.seed, count, part, device, *normal, own=own)
 
     def base_views(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Those of a batch's views that the base network and the teacher see."""
@@ -220,7 +199,7 @@ class Trainer:
 
     def random_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Views of images (uint8) as training makes them, with those that sub-networks alone see."""
-        kinds = [kind for kind in (self.recipe.views, self.own_views) if kind is not None]
+        kinds = [kind for kind in (self.recipe.views, self.recipe.own_views) if kind is not None]
         count, mean, std = self.recipe.objective.views, self.recipe.mean, self.recipe.std
         made = (random_views(images, kind, generator, count, mean=mean, std=std) for kind in kinds)
         return tuple(channels_last(view) for views in made for view in views)

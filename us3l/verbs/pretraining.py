@@ -186,9 +186,9 @@ def training_images(config: RunConfig, data: Data | None, progress: Progress) ->
     """The images of a run, opened as its settings say."""
     from us3l.data.sources import open_for_training
 
-    machine, views, sub_crop = config.machine, config.recipe.views, config.recipe.objective.sub_crop
-    if sub_crop is not None:
-        views = replace(views, crop_scale=(min(sub_crop, views.crop_scale[0]), 1.0))
+    machine, views, own = config.machine, config.recipe.views, config.recipe.own_views
+    if own is not None:
+        views = replace(views, crop_scale=(min(own.crop_scale[0], views.crop_scale[0]), 1.0))
     return open_for_training(
         config.source if data is None else data,
         views,
