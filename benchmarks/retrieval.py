@@ -7,11 +7,11 @@ queries, and cells are recall@1 / kNN accuracy in percent. Three tables:
 
 - every width of RUN in every other, in the space that `us3l embed --space shared` has;
 - 1x and the narrowest width, of "one network" RUN, and of "two networks", where 1x is OTHER. "As they are" are the
-  networks' own features, the shorter ones filled up with zeros, as nothing else is to be done. "Shared" is the space
-  above; for separate networks it is fitted in the same way;
+  networks' own features, the shorter ones filled up with zeros, as nothing else is to be done. "Predicted" is what a
+  linear map of 1x makes of the narrow features, half whitened; "shared space" is that of the first table;
 - differences of narrow queries in a gallery of 1x from the same queries in a narrow gallery, which is in its own
-  features (as `us3l embed` gives them by default) or in the shared space. With 95 % intervals: queries are drawn again
-  2,000 times, and each query is compared with itself.
+  features (as `us3l embed` gives them by default) or in the same space as the other. With 95 % intervals: queries are
+  drawn again 2,000 times, and each query is compared with itself.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import open_images
 from us3l.evaluation.features import embed_all
-from us3l.evaluation.linear import Probe
-from us3l.evaluation.mapping import IMAGES, common_space, fit_map
+from us3l.evaluation.mapping import IMAGES, common_space, embedding, fit_map, half_whitened
 from us3l.evaluation.neighbours import knn
 from us3l.evaluation.tasks import calibrate_missing
 
 PARTS = ("fit", "gallery", "queries")
 DRAWS = 2000
 METRICS = ("recall@1", "kNN")
+ONE = "one network"
 Parts = Mapping[str, Tensor]
 """What a network made of the images to fit on, of the gallery and of the queries; "labels/PART" of the same."""
 Hits = tuple[Tensor, Tensor]
@@ -71,19 +71,26 @@ def cell(found: Hits) -> str:
     return " / ".join(f"{values.mean().item():.1f}" for values in found)
 
 
-def space(features: Parts, wide: str, narrow: str, others: Sequence[str] = ()) -> dict[str, Probe]:
-    """Maps as `us3l.evaluation.mapping.fit_space` makes them, of features that are there."""
-    full = features[f"{wide}/fit"]
-    maps = dict(zip((wide, narrow), common_space(full, features[f"{narrow}/fit"]), strict=True))
-    target = maps[wide].scores(full)
-    return maps | {name: fit_map(features[f"{name}/fit"], target) for name in others}
-
-
-def through(maps: Mapping[str, Probe], features: Parts) -> dict[str, Tensor]:
-    """Gallery and queries in the shared space."""
-    return {
-        f"{name}/{part}": probe.scores(features[f"{name}/{part}"]) for name, probe in maps.items() for part in PARTS
+def shared(features: Parts, wide: str, narrow: str, others: Sequence[str] = ()) -> dict[str, Tensor]:
+    """All parts in the space that `us3l.evaluation.mapping.fit_space` makes."""
+    parts = {name: [features[f"{name}/{part}"] for part in PARTS] for name in (wide, narrow, *others)}
+    wide_map, narrow_map = common_space(parts[wide][0], parts[narrow][0])
+    placed = {
+        wide: [embedding(wide_map, *pair) for pair in zip(parts[wide], parts[narrow], strict=True)],
+        narrow: [narrow_map.scores(values) for values in parts[narrow]],
     }
+    for name in others:
+        to_wide = fit_map(parts[name][0], placed[wide][0])
+        placed[name] = [to_wide.scores(values) for values in parts[name]]
+    return {f"{name}/{part}": values for name in placed for part, values in zip(PARTS, placed[name], strict=True)}
+
+
+def predicted(features: Parts, wide: str, narrow: str) -> dict[str, Tensor]:
+    """The narrow network's features, half whitened, and what a linear map of the wide one's makes of them."""
+    own = half_whitened(features[f"{narrow}/fit"])
+    found = {f"{narrow}/{part}": own.scores(features[f"{narrow}/{part}"]) for part in PARTS}
+    guess = fit_map(features[f"{wide}/fit"], found[f"{narrow}/fit"])
+    return found | {f"{wide}/{part}": guess.scores(features[f"{wide}/{part}"]) for part in PARTS}
 
 
 def filled(features: Parts, wide: str, narrow: str) -> dict[str, Tensor]:
@@ -106,7 +113,7 @@ def interval(differences: Tensor) -> str:
 def show_matrix(features: Parts, widths: Sequence[str]) -> None:
     """Every width in every width."""
     wide, *others, narrow = widths
-    placed = through(space(features, wide, narrow, others), features)
+    placed = shared(features, wide, narrow, others)
     print("| queries | " + " | ".join(f"in {width}x" for width in widths) + " |")
     print("| --- |" + " ---: |" * len(widths))
     for query in widths:
@@ -119,17 +126,21 @@ def show_pairs(features: Parts, kinds: Mapping[str, tuple[str, str]]) -> None:
     print("\n| | 1x in 1x | narrow in narrow | narrow in 1x |\n| --- | ---: | ---: | ---: |")
     differences = []
     for title, (wide, narrow) in kinds.items():
-        plain, shared = filled(features, wide, narrow), through(space(features, wide, narrow), features)
+        ways = {"as they are": filled, "predicted": predicted}
+        if title == ONE:
+            ways["shared space"] = shared
         found = {}
-        for name, placed in (("as they are", plain), ("shared space", shared)):
+        for name, way in ways.items():
+            placed = way(features, wide, narrow)
             pairs = ((wide, wide), (narrow, narrow), (narrow, wide))
             found[name] = [
                 hits(placed[f"{asked}/queries"], placed[f"{known}/gallery"], features) for asked, known in pairs
             ]
             print(f"| {title}, {name} | {' | '.join(map(cell, found[name]))} |", flush=True)
-        for name, cells in found.items():
-            changes = [interval(new - old) for new, old in zip(found["shared space"][2], cells[1], strict=True)]
-            differences.append(f"| {title} | {name} | {' | '.join(changes)} |")
+        last = [*found][-1]
+        for name in ("as they are", last):
+            changes = [interval(new - old) for new, old in zip(found[last][2], found[name][1], strict=True)]
+            differences.append(f"| {title}, {last} | {name} | {' | '.join(changes)} |")
     print("\n| narrow in 1x less narrow in narrow | the latter | " + " | ".join(METRICS) + " |")
     print("| --- | --- | ---: | ---: |", *differences, sep="\n")
 
@@ -164,7 +175,7 @@ def main() -> int:
         if arguments.out:
             save_file(dict(features), arguments.out)
     show_matrix(features, widths)
-    kinds = {"one network": (widths[0], widths[-1])}
+    kinds = {ONE: (widths[0], widths[-1])}
     if "apart/fit" in features:
         kinds["two networks"] = ("apart", widths[-1])
     show_pairs(features, kinds)

@@ -9,6 +9,8 @@ from us3l.cli.main import main
 from us3l.data.sources import load
 from us3l.deploy.runtime import Runtime
 from us3l.errors import UserError
+from us3l.evaluation.linear import Probe
+from us3l.evaluation.mapping import REST, embedding
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
 from us3l.run.retrievals import read_retrievals
@@ -48,12 +50,14 @@ def test_all_widths_have_one_space(run, images, tmp_path):
         direct = Runtime(run, space="shared").embed(images.numpy(), width=width)
         np.testing.assert_array_equal(direct, found[width])
     assert {values.shape for values in found.values()} == {(60, 64)}
-    own = us3l.embed(run, images, width=1.0).embeddings.values
-    weight, bias = (part.numpy() for part in read_space(Run(run)).linear[1.0])
-    np.testing.assert_allclose(found[1.0], own @ weight.T + bias, rtol=1e-4, atol=1e-4)
+    full, narrow = (torch.from_numpy(us3l.embed(run, images, width=width).embeddings.values) for width in (1.0, 0.25))
+    expected = embedding(Probe(*read_space(Run(run)).linear[1.0]), full, narrow)
+    np.testing.assert_allclose(found[1.0], expected, rtol=1e-4, atol=1e-4)
     unit = {width: values / np.linalg.norm(values, axis=1, keepdims=True) for width, values in found.items()}
     similar = unit[0.25] @ unit[1.0].T
     assert similar.diagonal().mean() > similar.mean() + 0.3  # an image is like itself
+    alike = unit[0.25] @ unit[0.25].T
+    np.testing.assert_allclose(similar, alike / np.sqrt(1 + REST**2), atol=1e-5)  # in the same order in both galleries
     assert set(read_space(Run(run)).linear) == {1.0, 0.25}
 
 
@@ -91,6 +95,23 @@ def test_exported_files_are_proved_and_give_the_same(run, images, tmp_path):
     np.testing.assert_allclose(runtime.embed(images.numpy(), width=0.25), expected, rtol=1e-3, atol=1e-4)
     with pytest.raises(UserError, match="do not go together"):
         us3l.export(run, 0.25, "onnx", out=tmp_path / "other", space="shared", head="probe", data="digits")
+
+
+@pytest.mark.parametrize("kind", ["onnx", "safetensors", "torch"])
+def test_exported_full_networks_bring_the_narrowest_one_along(run, images, tmp_path, kind):
+    if kind == "onnx":
+        pytest.importorskip("onnxruntime")
+    us3l.embed(run, images, width=1.0, space="shared", space_data=images)
+    us3l.export(run, [1.0, 0.25], kind, out=tmp_path / "bundle", space="shared", data="digits")
+    narrow, full = sorted(read_bundle(tmp_path / "bundle").entries, key=lambda entry: entry.width)
+    assert (full.width, full.features, narrow.features) == (1.0, 64, 64)
+    net = Run(run).network
+    alone = {width: us3l.cost(net.skeleton(width), (3, 16, 16)).macs for width in (1.0, 0.25)}
+    assert (full.macs, narrow.macs) == (sum(alone.values()), alone[0.25])
+    if kind == "onnx":
+        expected = Runtime(run, space="shared").embed(images.numpy(), width=1.0)
+        found = Runtime(tmp_path / "bundle", space="shared").embed(images.numpy(), width=1.0)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_a_bundle_without_it_says_so(bundle):

@@ -1,9 +1,10 @@
 import pytest
 import torch
+from torch.nn import functional as F
 
 import us3l
 from us3l.data.images import ImageSet
-from us3l.evaluation.mapping import REST, common_space, fit_map, fit_space, half_whitened, images_to_fit
+from us3l.evaluation.mapping import REST, common_space, embedding, fit_map, fit_space, half_whitened, images_to_fit
 
 
 def test_the_map_leads_to_where_the_full_network_is():
@@ -59,31 +60,45 @@ def features():
     return full, full[:, :3] * 2 + 0.1 * torch.randn(600, 3, generator=draw) - 5
 
 
-def test_the_full_network_predicts_the_narrowest_one_and_keeps_the_rest_beside_it(features):
+def test_the_first_part_is_the_narrowest_widths_and_the_rest_what_it_does_not_tell(features):
     full, narrow = features
     wide_map, narrow_map = common_space(full, narrow)
-    wide, own = wide_map.scores(full), narrow_map.scores(narrow)
-    assert wide.shape == own.shape == full.shape
+    assert (wide_map.weight.shape, narrow_map.weight.shape) == ((8, 3 + 8), (8, 3))
+    together, own = wide_map.scores(torch.cat([narrow, full], dim=1)), narrow_map.scores(narrow)
     torch.testing.assert_close(own[:, :3], half_whitened(narrow).scores(narrow))
+    torch.testing.assert_close(together[:, :3], own[:, :3], atol=1e-4, rtol=0)
     assert (own[:, 3:] == 0).all()
-    assert (wide[:, :3] - own[:, :3]).norm() < 0.1 * own.norm()
-    assert torch.corrcoef(wide.T)[:3, 3:].abs().max() < 0.05  # the rest is what cannot be predicted
-    lengths = wide[:, 3:].norm(dim=1).mean() / wide[:, :3].norm(dim=1).mean()
-    torch.testing.assert_close(lengths, torch.tensor(REST), atol=1e-3, rtol=0)
+    assert torch.corrcoef(together.T)[:3, 3:].abs().max() < 0.05
+    torch.testing.assert_close(together[:, 3:].mean(0), torch.zeros(5), atol=1e-3, rtol=0)
+
+
+def test_narrow_queries_find_the_same_in_both_galleries_in_the_same_order(features):
+    full, narrow = features
+    wide_map, narrow_map = common_space(full, narrow)
+    wide, own = embedding(wide_map, full, narrow), narrow_map.scores(narrow)
+    torch.testing.assert_close(wide[:, :3].norm(dim=1), torch.ones(600))
+    torch.testing.assert_close(wide[:, 3:].norm(dim=1), torch.full((600,), REST))
+    in_wide, in_own = (F.cosine_similarity(own[:9, None], gallery, dim=2) for gallery in (wide, own))
+    torch.testing.assert_close(in_wide * (1 + REST**2) ** 0.5, in_own)
 
 
 def test_nothing_is_lost_of_the_full_networks_features(features):
     full, narrow = features
-    wide = common_space(full, narrow)[0].scores(full)
+    wide = common_space(full, narrow)[0].scores(torch.cat([narrow, full], dim=1))
     assert torch.linalg.matrix_rank(wide - wide.mean(0)) == 8
 
 
 @pytest.mark.parametrize("narrow", [torch.zeros(600, 3), torch.ones(600, 8)])
 def test_narrow_features_that_say_nothing_or_are_as_many(features, narrow):
     full = features[0]
-    for found, values in zip(common_space(full, narrow), (full, narrow), strict=True):
-        assert found.weight.shape == (8, values.shape[1])
-        assert found.scores(values).isfinite().all()
+    wide_map, narrow_map = common_space(full, narrow)
+    numbers = 8 if narrow.shape[1] == 3 else 16
+    assert wide_map.weight.shape == (numbers, narrow.shape[1] + 8)
+    assert narrow_map.weight.shape == (numbers, narrow.shape[1])
+    assert narrow_map.scores(narrow).isfinite().all()
+    wide = embedding(wide_map, full, narrow)
+    assert wide.isfinite().all()
+    assert wide[:, narrow.shape[1] :].norm(dim=1).min() > 0.4  # the full network is not silenced
 
 
 def test_a_width_that_comes_later_gets_into_the_same_space():
@@ -111,7 +126,7 @@ def test_the_widths_that_make_a_space_have_maps_whatever_is_asked_for():
     assert set(found) == {net.canonical(width) for width in (1.0, 0.5, 0.25)}
     assert {len(probe.bias) for probe in found.values()} == {64}
     assert sum(done) == images_to_fit(net, images, [0.5]) == 3 * 64
-    assert images_to_fit(net, images, [0.5], found[1.0]) == 2 * 64
+    assert images_to_fit(net, images, [1.0]) == 2 * 64
 
 
 def test_a_network_of_one_width_has_a_space_too():

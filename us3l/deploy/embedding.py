@@ -261,7 +261,10 @@ def described(runtime: Runtime, model: Path, width: Width, files: ImageFiles, da
         weights = Run(model).weights
         network = {"backend": "torch", "weights": weights.weights, "statistics": weights.statistics.get(f"{width:g}")}
         if isinstance(networks, Shared) and networks.space == "shared":
-            network["map"] = digest(networks.map(width).probe)
+            placed = networks.map(width)
+            network["map"] = digest(placed.probe)
+            if placed.beside is not None:
+                network["beside"] = weights.statistics.get(f"{placed.beside:g}")
     source = source_of(data) if isinstance(data, str | Path) else files.name
     return {
         "width": as_plain(width),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
 from us3l.evaluation.finetuned import choose_evaluation, find_finetuned, finetuned_network
 from us3l.evaluation.linear import Probe
+from us3l.evaluation.mapping import with_even_parts
 from us3l.run import Run
 from us3l.run.bundles import SHARED, slug
 from us3l.run.classifiers import read_classifier
@@ -35,6 +36,8 @@ class Head:
     """The evaluation that it comes from; of a map, the images it was fitted on."""
     network: nn.Module | None = None
     """Of a fine-tuned classifier: the network that was trained with it, in place of the run's own."""
+    beside: Width | None = None
+    """Of the full network's map: the width whose features it takes before those of the network itself."""
 
     @property
     def name(self) -> str:
@@ -42,6 +45,36 @@ class Head:
         if self.classes is None:
             return SHARED
         return f"{'finetuned' if self.network else 'probe'}-{slug(self.data)}"
+
+    def encoder(self, width: Width, build: Callable[[Width], nn.Module]) -> nn.Module:
+        """The network whose features it takes.
+
+        Args:
+            width: Of the network that it belongs to.
+            build: Makes the network of a width.
+        """
+        own = self.network or build(width)
+        return own if self.beside is None else Together(build(self.beside), own)
+
+    def on(self, encoder: nn.Module) -> nn.Module:
+        """A network from images to what the head makes of them.
+
+        Args:
+            encoder: See `encoder`.
+        """
+        return (Embedder if isinstance(encoder, Together) else Classifier)(encoder, self.probe).eval()
+
+
+class Together(nn.Module):
+    """Two networks that look at the same images: the features of the first, then those of the second."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first: nn.Module = first
+        self.second: nn.Module = second
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([self.first(images), self.second(images)], dim=1)
 
 
 class Classifier(nn.Module):
@@ -58,6 +91,17 @@ class Classifier(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.network(images))
+
+
+class Embedder(Classifier):
+    """The full network together with the narrowest one, in the space that all widths share."""
+
+    network: Together
+
+    def forward(self, images: Tensor) -> Tensor:
+        narrow = self.network.first(images)
+        values = self.head(torch.cat([narrow, self.network.second(images)], dim=1))
+        return with_even_parts(values, narrow.shape[1])
 
 
 def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[Width, Head]:
@@ -85,13 +129,18 @@ def calibrated(weight: Tensor, bias: Tensor, temperature: float | None) -> Probe
 
 def classifier_heads(run: Run, net: Slimmable, widths: Sequence[Width]) -> dict[Width, Head]:
     """The classifier that a run was trained with, for each of these widths."""
-    found, heads = read_classifier(run), dict[Width, Head]()
+    found = read_classifier(run)
+    return {
+        width: Head(Probe(*found.at(feature_count(net, width))), found.classes, f"{found.data}-classifier")
+        for width in widths
+    }
+
+
+def feature_count(net: Slimmable, width: Width) -> int:
+    """How many features the network of a width gives, found by running its skeleton, which computes nothing."""
     size = Preprocessing.of(net).size
-    for width in widths:
-        with HollowNorms():
-            features = net.skeleton(width)(torch.zeros(2, 3, size, size, device="meta")).shape[1]
-        heads[width] = Head(Probe(*found.at(features)), found.classes, f"{found.data}-classifier")
-    return heads
+    with HollowNorms():
+        return net.skeleton(width)(torch.zeros(2, 3, size, size, device="meta")).shape[1]
 
 
 def finetuned_head(run: Run, net: Slimmable, width: Width, name: str | None = None) -> Head:

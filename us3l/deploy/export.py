@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,7 +21,7 @@ from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy import example
 from us3l.deploy.backends import Forward
-from us3l.deploy.evaluated import Classifier, Head
+from us3l.deploy.evaluated import Head
 from us3l.deploy.formats import KEY, KINDS
 from us3l.deploy.proof import Evidence, Proof, outputs_of, prove_float, prove_int8, prove_size
 from us3l.errors import UserError
@@ -106,13 +106,13 @@ def export(
     stem = "-".join([source.name, f"{width:g}x", *([label] if label else []), *(["int8"] if int8 else [])])
     names = [stem + suffix for suffix in KINDS[kind].suffixes]
     check(source, width, kind, folder, evidence, int8, names, overwrite)
-    network: nn.Module = (head and head.network) or net.carve(width).cpu()
+    network = (head.encoder(width, net.carve) if head else net.carve(width)).cpu()
     price = cost(network, (3, source.size, source.size))
     features = outputs_of(network, evidence.test[:1]).shape[1]
     if head:
         if head.probe.weight.shape[1] != features:
             raise UserError(f"the classifier for {head.data} does not fit width {width:g}: evaluate this run again")
-        network = Classifier(network, head.probe).eval()
+        network = head.on(network)
     about = {
         KEY: __version__,
         "width": width,
@@ -189,7 +189,7 @@ def reader(net: Slimmable, width: Width, head: Head | None) -> Any:
     def open_state(path: Path) -> tuple[dict[str, Any], Forward]:
         network = net.blank(width)
         if head:
-            network = Classifier(network, head.probe)
+            network = head.on(replace(head, network=None).encoder(width, net.blank))
         network.load_state_dict(load_file(path))
         network.eval().requires_grad_(False)
         return {}, lambda images: network(torch.from_numpy(images)).numpy()

@@ -10,7 +10,7 @@ from torch import nn
 
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.backends import OPENERS, Backend, Forward, run_torch
-from us3l.deploy.evaluated import Classifier, Head, find_heads
+from us3l.deploy.evaluated import Head, find_heads
 from us3l.deploy.space import SpaceName, shared_maps
 from us3l.errors import UserError
 from us3l.run import Run
@@ -68,6 +68,7 @@ class Shared:
             raise UserError(self.trouble)
         self.run_folder = Run(model) if isinstance(model, Path) else None
         self.space = space
+        self._maps: dict[Width, Head] = {}
         self._lock = threading.Lock()
 
     @property
@@ -79,17 +80,21 @@ class Shared:
 
     def run(self, width: Width, task: Task) -> Forward:
         if task == "features":
-            network = self.network(width)
-            return run_torch(network if self.space == "own" else Classifier(network, self.map(width).probe).eval())
+            if self.space == "own":
+                return run_torch(self.network(width))
+            placed = self.map(width)
+            return run_torch(placed.on(placed.encoder(width, self.network)))
         head = self.heads.get(self.net.canonical(width))
         if head is None:
             raise UserError(f"{self.name} has no classifier for width {width}: it has for {_numbers(self.heads)}")
-        return run_torch(Classifier(self.network(width), head.probe).eval())
+        return run_torch(head.on(self.network(width)))
 
     def map(self, width: Width) -> Head:
         """From the features of a width to the space that all widths share."""
-        known = shared_maps(self.run_folder, self.net) if self.run_folder else {}
-        found = known.get(self.net.canonical(width))
+        canonical = self.net.canonical(width)
+        if canonical not in self._maps and self.run_folder:
+            self._maps = shared_maps(self.run_folder, self.net)
+        found = self._maps.get(canonical)
         if found is None:
             raise UserError(
                 f"{self.name} has no map from {width:g}x to the space that all widths share: "

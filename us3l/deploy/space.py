@@ -7,8 +7,8 @@ from typing import Literal
 
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import Data, open_images
-from us3l.deploy.evaluated import Head
-from us3l.deploy.evidence import MEMORY
+from us3l.deploy.evaluated import Head, feature_count
+from us3l.deploy.evidence import MEMORY, calibrate_rest
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import IMAGES, fit_space, images_to_fit
@@ -27,10 +27,11 @@ def shared_maps(run: Run, net: Slimmable) -> dict[Width, Head]:
     space = read_space(run)
     if space is None:
         return {}
-    return {
-        net.canonical(width): Head(Probe(weight, bias), None, space.data)
-        for width, (weight, bias) in space.linear.items()
-    }
+    found = {}
+    for width, (weight, bias) in space.linear.items():
+        beside = None if weight.shape[1] == feature_count(net, width) else net.canonical(net.min_width)
+        found[net.canonical(width)] = Head(Probe(weight, bias), None, space.data, beside=beside)
+    return found
 
 
 def fit_missing(
@@ -60,11 +61,14 @@ def fit_missing(
         named = ", ".join(f"{width:g}x" for width in missing)
         progress.say(f"fitting the space that all widths share, on {images.name}: {named}")
         full = known[net.canonical(1.0)].probe if net.canonical(1.0) in known else None
-        with progress.counting("embedding", images_to_fit(net, images, missing, full)) as count:
+        with progress.counting("embedding", images_to_fit(net, images, missing)) as count:
             maps = fit_space(net, images, missing, count.more, full)
         keep_space(run, {width: (probe.weight.cpu(), probe.bias.cpu()) for width, probe in maps.items()}, images.name)
         known = shared_maps(run, net)
-    return {width: known[width] for width in wanted}
+    found = {width: known[width] for width in wanted}
+    beside = [head.beside for head in found.values() if head.beside is not None]
+    calibrate_rest(run, net, beside, data if isinstance(data, str) else None, progress)
+    return found
 
 
 def space_of(value: str) -> SpaceName:

@@ -1,8 +1,9 @@
 """Embeddings that can be compared across widths: one space for all, and a linear map into it for each width.
 
-The space is that of the narrowest width's features, half whitened, and beside them what the full network has besides.
-The latter counts for less: where it counts in full, queries of the narrowest width find some images of a gallery of the
-full width far too often, and others never. docs/embedding.md has what this is worth, and what else was tried.
+The space has two parts: the narrowest width's features, half whitened, and beside them what the full network knows
+besides. The full network runs together with the narrowest one, so that the first part is the same in both; and each
+part has the same length for every image. So queries of the narrowest width find in a gallery of the full width what
+they find in their own, in the same order. docs/embedding.md has what this is worth, and what else was tried.
 
 Half whitening divides each principal direction of the features by the square root of its standard deviation, so that a
 few directions do not decide all cosines. The maps are fitted on images without labels.
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
@@ -31,7 +33,7 @@ RIDGE = 1e-2
 WHITENING = 0.5
 """Which power of its standard deviation each direction is divided by: 0 leaves the features as they are."""
 REST = 0.5
-"""How long what only the full network knows is, on average, relative to what the narrowest width knows too."""
+"""How long what only the full network knows is, relative to what the narrowest width knows too."""
 
 
 def fit_space(
@@ -51,13 +53,13 @@ def fit_space(
         full_map: The full network's, if the space is there already (default: a new space, by these images).
 
     Returns:
-        Maps by canonical width. Those of the widest and of the narrowest width are among them if the space is new:
-        they make it.
+        Maps by canonical width; the full network's is that of `embedding`. Those of the widest and of the narrowest
+        width are among them if the space is new: they make it.
     """
     preprocessing = Preprocessing.of(net)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     chosen = images.subset(order[:IMAGES].sort().values)
-    needed = widths_to_embed(net, widths, full_map)
+    needed = widths_to_embed(net, widths)
     calibrate_missing(net, images, needed, preprocessing)
     found = embed_all([net.at(width) for width in needed], chosen, preprocessing, progress=progress)
     features = {width: values.float() for width, values in zip(needed, found.values, strict=True)}
@@ -68,50 +70,63 @@ def fit_space(
         maps = {widest: half_whitened(features[widest])}
     else:
         maps = dict(zip((widest, narrowest), common_space(features[widest], features[narrowest]), strict=True))
-    target = maps[widest].scores(features[widest])
+    target = embedding(maps[widest], features[widest], features[narrowest])
     return maps | {width: fit_map(features[width], target) for width in needed if width not in maps}
 
 
-def widths_to_embed(net: Slimmable, widths: Sequence[Width], full_map: Probe | None) -> list[Width]:
+def widths_to_embed(net: Slimmable, widths: Sequence[Width]) -> list[Width]:
     """The canonical widths whose features `fit_space` needs, the full network first."""
-    basis = (1.0, net.min_width) if full_map is None else (1.0,)
-    return list(dict.fromkeys(net.canonical(width) for width in (*basis, *widths)))
+    return list(dict.fromkeys(net.canonical(width) for width in (1.0, net.min_width, *widths)))
 
 
-def images_to_fit(net: Slimmable, images: Images, widths: Sequence[Width], full_map: Probe | None = None) -> int:
+def images_to_fit(net: Slimmable, images: Images, widths: Sequence[Width]) -> int:
     """What `fit_space` reports as progress in all."""
-    return min(IMAGES, len(images)) * len(widths_to_embed(net, widths, full_map))
+    return min(IMAGES, len(images)) * len(widths_to_embed(net, widths))
 
 
 def common_space(full: Tensor, narrow: Tensor) -> tuple[Probe, Probe]:
-    """The maps of the full network and of the narrowest width, into a new space of as many numbers as `full` has.
+    """The maps of the full network together with the narrowest width, and of the narrowest width, into a new space.
 
-    The narrowest width's own features, half whitened, come first. The full network predicts them. What is left of its
-    features after that, half whitened, comes last; there the narrowest width has zeros.
+    The narrowest width's own features, half whitened, come first. What is left of the full network's after what they
+    tell of them, half whitened, comes last; there the narrowest width alone has zeros. The space has as many numbers as
+    `full`, unless the last part had fewer than the first then.
 
     Args:
         full: N x C, features of the full network.
         narrow: N x D, those of the narrowest width, of the same images.
     """
-    own = half_whitened(narrow)
-    first = fit_map(full, own.scores(narrow))
-    back = fit_map(first.scores(full), full)
-    left = Probe(
-        torch.eye(full.shape[1]).to(full) - back.weight @ first.weight, -(back.weight @ first.bias + back.bias)
-    )
-    rest = followed_by(left, half_whitened(left.scores(full), max(0, full.shape[1] - narrow.shape[1])))
-    lengths = [part.scores(full).norm(dim=1).mean() for part in (first, rest)]
-    scale = REST * lengths[0] / lengths[1].clamp_min(1e-12)
-    zeros = rest.weight.new_zeros(len(rest.bias), narrow.shape[1])
+    own, told = half_whitened(narrow), fit_map(narrow, full)
+    rest = half_whitened(full - told.scores(narrow), max(full.shape[1] - narrow.shape[1], narrow.shape[1]))
+    numbers, features = len(rest.bias), full.shape[1]
+    above = torch.cat([own.weight, own.weight.new_zeros(len(own.bias), features)], dim=1)
+    below = torch.cat([-rest.weight @ told.weight, rest.weight], dim=1)
     return (
-        Probe(torch.cat([first.weight, scale * rest.weight]), torch.cat([first.bias, scale * rest.bias])),
-        Probe(torch.cat([own.weight, zeros]), torch.cat([own.bias, torch.zeros_like(rest.bias)])),
+        Probe(torch.cat([above, below]), torch.cat([own.bias, rest.bias - rest.weight @ told.bias])),
+        Probe(F.pad(own.weight, (0, 0, 0, numbers)), F.pad(own.bias, (0, numbers))),
     )
 
 
-def followed_by(first: Probe, second: Probe) -> Probe:
-    """Both maps as one."""
-    return Probe(second.weight @ first.weight, second.weight @ first.bias + second.bias)
+def embedding(full_map: Probe, full: Tensor, narrow: Tensor) -> Tensor:
+    """Where the full network has images in the space.
+
+    Args:
+        full_map: Of the full network together with the narrowest width. In a space of an earlier version, and in that
+            of a network of one width, it is of the full network alone.
+        full: N x C, features of the full network.
+        narrow: N x D, those of the narrowest width, of the same images.
+    """
+    if full_map.weight.shape[1] == full.shape[1]:
+        return full_map.scores(full)
+    return with_even_parts(full_map.scores(torch.cat([narrow, full], dim=1)), narrow.shape[1])
+
+
+def with_even_parts(values: Tensor, first: int) -> Tensor:
+    """Vectors (N x S) whose first numbers have the length 1, and whose last ones `REST`.
+
+    >>> with_even_parts(torch.tensor([[3.0, 4.0, 7.0]]), 2)
+    tensor([[0.6000, 0.8000, 0.5000]])
+    """
+    return torch.cat([F.normalize(values[:, :first], dim=1), REST * F.normalize(values[:, first:], dim=1)], dim=1)
 
 
 def half_whitened(features: Tensor, directions: int | None = None) -> Probe:

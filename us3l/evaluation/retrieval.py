@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from us3l.data.images import Images
 from us3l.evaluation.features import embed_all
-from us3l.evaluation.linear import Probe
 from us3l.evaluation.neighbours import knn
 from us3l.evaluation.results import percent_correct
 from us3l.evaluation.tasks import prepare
@@ -43,7 +42,8 @@ def retrieval_matrix(
     net: Slimmable,
     gallery: Images,
     queries: Images,
-    maps: Mapping[Width, Probe],
+    widths: Sequence[Width],
+    network_of: Callable[[Width], nn.Module],
     progress: Advance | None = None,
 ) -> list[Retrieved]:
     """Every width against every width.
@@ -52,15 +52,19 @@ def retrieval_matrix(
         net: The network.
         gallery: Labelled images to search.
         queries: Labelled images to search with.
-        maps: Of the widths to compare, into the shared space.
+        widths: Those to compare.
+        network_of: Gives the network of a width, from images into the shared space.
         progress: Called with each number of images embedded, of `images_to_search(...)` in all.
     """
-    task = prepare(net, gallery, queries, list(maps))
-    networks = [net.at(width) for width in maps]
-    known = embed_all(networks, task.train, task.preprocessing, progress=progress)
-    asked = embed_all(networks, task.test, task.preprocessing, progress=progress)
-    pairs = zip(maps.values(), known.values, asked.values, strict=True)
-    spaced = [tuple(F.normalize(probe.scores(values), dim=1) for values in both) for probe, *both in pairs]
+    task = prepare(net, gallery, queries, widths)
+    networks = [network_of(width) for width in widths]
+    known, asked = (
+        embed_all(networks, images, task.preprocessing, progress=progress) for images in (task.train, task.test)
+    )
+    spaced = [
+        tuple(F.normalize(values.float(), dim=1) for values in both)
+        for both in zip(known.values, asked.values, strict=True)
+    ]
     return [
         Retrieved(
             query,
@@ -68,8 +72,8 @@ def retrieval_matrix(
             recall_at_1(asked_values, known_values, asked.labels, known.labels),
             percent_correct(knn(known_values, known.labels, asked_values, num_classes=task.classes), asked.labels),
         )
-        for query, (_, asked_values) in zip(maps, spaced, strict=True)
-        for place, (known_values, _) in zip(maps, spaced, strict=True)
+        for query, (_, asked_values) in zip(widths, spaced, strict=True)
+        for place, (known_values, _) in zip(widths, spaced, strict=True)
     ]
 
 

@@ -15,6 +15,8 @@ from us3l.verbs.pretraining import with_weights
 from us3l.width import Width
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from us3l.data.sources import Data
     from us3l.evaluation import Job
     from us3l.evaluation.comparing import Comparison
@@ -124,9 +126,13 @@ def search(run: Run | None, job: Job, name: str, data: Data, progress: Progress)
     if run is None:
         raise UserError("a network in memory has no place for what is found: `retrieval` is for runs")
     fitted = fit_missing(run, job.net, job.widths, None if run.data else data, progress)
-    maps = {width: fitted[job.net.canonical(width)].probe for width in job.widths}
+
+    def network_of(width: Width) -> nn.Module:
+        head = fitted[job.net.canonical(width)]
+        return head.on(head.encoder(width, job.net.at))
+
     with progress.counting("searching", images_to_search(job.train, job.test, job.widths)) as count:
-        rows = retrieval_matrix(job.net, job.train, job.test, maps, count.more)
+        rows = retrieval_matrix(job.net, job.train, job.test, job.widths, network_of, count.more)
     found = Retrievals(job.data or name, [row.to_plain() for row in rows], len(job.train), len(job.test), run.weights)
     write_retrievals(run, found, name)
 
