@@ -204,7 +204,7 @@ def test_the_command_says_what_it_chose_and_keeps_it(
     output = capsys.readouterr().out
     assert "recipe mini-photos: resnet18 with 8 channels at first, views of 48 pixels, batches of 8, 200 ep" in output
     assert "because: 40 images of about 66 x 50 pixels, without labels; a CPU with" in output
-    assert "to change it: --size N, --base N, --batch-size N, --epochs N, or --recipe NAME" in output
+    assert "to change it: --size N, --base N, --batch-size N, --epochs N, --method NAME or --recipe NAME" in output
     assert "40 images: a network that starts from scratch" in output
     kept = config_of(run).recipe
     assert (kept.views.size, kept.views.blur, kept.epochs, kept.network.base) == (48, 0.5, 200, 8)
@@ -213,6 +213,20 @@ def test_the_command_says_what_it_chose_and_keeps_it(
     assert main([*command, "--resume"]) == main([*command, "--resume", "--recipe", "auto"]) == 0
     assert trained[0].recipe == trained[1].recipe == trained[2].recipe
     assert main(command) == 2  # before anything is looked at
+
+
+@pytest.mark.parametrize("given", [{}, {"method": "us3l"}, {"recipe": "digits"}, {"method": "simclr"}])
+def test_the_method_is_ours_unless_a_method_or_a_recipe_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    trained: list[RunConfig] = []
+    monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, *_: trained.append(config))
+    pretrain("digits", tmp_path / "run", **given)  # type: ignore[arg-type]
+    expected = named("digits")
+    if method := given.get("method", None if "recipe" in given else "us3l-plus"):
+        expected = expected.with_method(method)
+    assert trained[0].recipe == expected.settled()
+    assert (trained[0].recipe.own_views is not None) == (given == {})
 
 
 def test_settings_are_checked_before_anything_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

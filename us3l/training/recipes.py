@@ -14,6 +14,8 @@ from us3l.objective.spec import Objective
 
 AUTO = "auto"
 """In the place of a recipe's name: choose what fits the images and the computer (`us3l.training.automatic`)."""
+BEST = "us3l-plus"
+"""The method of such a run; recipes by name are for the paper's own, unless they say otherwise."""
 SOURCE = "init"
 """In the place of a teacher's name: the pretrained network that the run begins with."""
 SMALL = 64  # pixels: images up to this side get the stem for small ones

@@ -14,7 +14,7 @@ from us3l.progress import Progress, Told, progress_of
 from us3l.run import Run
 from us3l.run.folder import Product
 from us3l.run.identity import data_path
-from us3l.training.recipes import AUTO, named
+from us3l.training.recipes import AUTO, BEST, named
 from us3l.training.run import Machine, RunConfig, config_of
 from us3l.training.settings import changed, values
 from us3l.verbs.arguments import name_of
@@ -51,7 +51,7 @@ def pretrain(
         out: the run's folder, which must not exist yet.
         recipe: a named recipe, see `us3l recipes`; "auto", the default, chooses what fits the images and the computer,
             and says why. `settings` are left as they are given.
-        method: a named method instead of US3L, such as "us-simsiam".
+        method: a named method, such as "us3l" for the paper's (default: the recipe's; by "auto" it is "us3l-plus").
         case: a row of one of the paper's tables, such as "app-ablation/23".
         scale: train a `case` with its recipe for CPUs ("mini"), with that of `reproduce` at small scale ("small"), or
             as the paper did ("paper").
@@ -90,7 +90,8 @@ def pretrain(
         settings = own | settings
         start = None if init is None else pretrained(init, network)
         if data is not None and name_of(data) and config is None and case is None and recipe in (None, AUTO):
-            config = automatic(data, settings, told, start)
+            method = method or BEST
+            config = automatic(data, settings, told, start, method)
         chosen = configuration(name_of(data), recipe, method, case, scale, config, start, **settings)
         if not chosen.data:
             if resume:
@@ -106,20 +107,25 @@ def pretrain(
 
 
 def automatic(
-    data: Data, settings: Mapping[str, Any], progress: Progress, start: Pretrained | None = None
+    data: Data,
+    settings: Mapping[str, Any],
+    progress: Progress,
+    start: Pretrained | None = None,
+    method: str = BEST,
 ) -> RunConfig:
-    """The settings that `recipe="auto"` means for some images on this computer; it is said why.
+    """The settings that `recipe="auto"` means for some images on this computer, but for the method; it is said why.
 
     Args:
         data: See `pretrain`.
         settings: Those that are given, by their bare names.
         progress: Told what is chosen.
         start: A pretrained network, which decides about the network.
+        method: That will be trained by.
     """
     from us3l.data.named import recommended_recipe
 
     if made_for := recommended_recipe(name_of(data)):
-        progress.say(f"recipe {made_for}, which is made for {data}; for another: `recipe=NAME`")
+        progress.say(f"recipe {made_for}, which is made for {data}, by {method}; for another: `recipe=NAME`")
         return RunConfig("", named(made_for))
     from us3l.training.automatic import choose
     from us3l.training.facts import look
@@ -129,7 +135,7 @@ def automatic(
     decided = () if start is None else ("init", "backbone", "base", "stem")
     given = {name: checked[name] for name in (*settings, *decided)}
     choice = choose(look(data, given, progress), given)
-    for line in (choice.what, choice.why, choice.otherwise):
+    for line in (f"{choice.what}, method {method}", choice.why, choice.otherwise):
         progress.say(line)
     for line in choice.warnings:
         progress.say(line, style="yellow")
