@@ -151,6 +151,29 @@ def test_noise_has_the_same_pixels(subsampling: str, monkeypatch: pytest.MonkeyP
         assert np.array_equal(fast, decode(file.getvalue()))
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (33, 47), (127, 130), (128, 200), (20, 9)])
+def test_squares_have_the_same_pixels(height: int, width: int, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 32 pixels; from four times that on, both leave it to Pillow to reduce the image while it decodes."""
+    content, opened, pillow = photo(height, width, mode, turned=None), [], Image.open
+    expected = decode(content, 32)
+    monkeypatch.setattr(Image, "open", lambda *values, **names: opened.append(values) or pillow(*values, **names))
+    monkeypatch.setattr(decoding, "_quick", True)
+    assert np.array_equal(decode(content, 32), expected)
+    assert len(opened) == (min(height, width) >= 128)
+
+
+def test_whoever_has_readers_of_standard_error_is_quick_only_with_simplejpeg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_quick", False)
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)  # importing it fails
+    decoding.quicken(aloud=False)
+    assert not decoding._quick
+    monkeypatch.setitem(sys.modules, "simplejpeg", SimpleNamespace(decode_jpeg=lambda _: None))
+    decoding.quicken(aloud=False)
+    assert decoding._quick
+
+
 def test_simplejpeg_is_preferred_and_pillow_decodes_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
 

@@ -47,8 +47,8 @@ class Pretrain:
     """A named recipe, see `us3l recipes`; auto chooses what fits the images and this machine, and says why. The
     defaults shown here are then those of mini."""
     method: str | None = None
-    """A named method, such as us3l (the paper's), us-simsiam or byol: see `us3l recipes` (default: the recipe's own, with
-    auto us3l-plus)."""
+    """A named method, such as us3l (the paper's), us-simsiam or byol: see `us3l recipes` (default: the recipe's; auto
+    takes us3l-plus)."""
     case: str | None = None
     """A row of one of the paper's tables, such as app-ablation/23 or main-cifar100/9."""
     scale: ScaleName = "mini"

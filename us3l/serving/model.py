@@ -16,7 +16,7 @@ import torch
 from PIL import Image as Pillow
 
 from us3l.data import sandbox
-from us3l.data.decode import Damaged, decode_here
+from us3l.data.decode import Damaged, decode_here, quicken
 from us3l.deploy.adaptive import Controller
 from us3l.deploy.backends import Backend, Forward, run_onnx
 from us3l.deploy.networks import Files, Shared, Task
@@ -94,6 +94,7 @@ class ServedModel:
         head: str | None = None,
         space: SpaceName = "own",
     ) -> None:
+        quicken(aloud=False)
         self.settings, self._most_pixels = settings, round(1e6 * settings.max_megapixels)
         self.runtime = Runtime(path, backend, threads, int8, head, space)
         self.name = path.resolve().name

@@ -116,8 +116,8 @@ class Fit:
     def otherwise(self) -> str:
         """One line about how to change them."""
         return (
-            "to change it: `size=N`, `base=N`, `batch_size=N`, `epochs=N`, `method=NAME` or `recipe=NAME` (us3l recipes "
-            "lists both); how long it takes is measured on the first steps"
+            "to change it: `size=N`, `base=N`, `batch_size=N`, `epochs=N`, `method=NAME` or `recipe=NAME` (us3l "
+            "recipes lists both); how long it takes is measured on the first steps"
         )
 
 
