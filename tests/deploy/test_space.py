@@ -67,6 +67,27 @@ def test_the_narrowest_width_has_a_map_before_it_is_asked_for(small, images, tmp
     assert set(read_space(Run(tmp_path)).linear) == {1.0, 0.25}
 
 
+def test_a_width_that_joins_later_is_known_to_whoever_runs_already(small, images, tmp_path):
+    small.save(tmp_path / "model")
+    us3l.embed(tmp_path, images, width=1.0, space="shared", space_data=images)
+    runtime = Runtime(tmp_path, space="shared")
+    runtime.embed(images.numpy(), width=1.0)
+    with pytest.raises(UserError, match="no map from 0.5x"):
+        runtime.embed(images.numpy(), width=0.5)
+    expected = us3l.embed(tmp_path, images, width=0.5, space="shared", space_data=images).embeddings.values
+    np.testing.assert_array_equal(runtime.embed(images.numpy(), width=0.5), expected)
+
+
+def test_the_narrowest_width_is_calibrated_for_the_full_network(small, images, tmp_path):
+    net = us3l.create("resnet18", stem="cifar", base=8)
+    us3l.calibrate(net, torch.randn(32, 3, 16, 16), widths=[1.0])
+    net.metadata = small.metadata
+    net.save(tmp_path / "model")
+    settings = {"width": 1.0, "space": "shared", "space_data": "digits"}
+    first, again = (us3l.embed(tmp_path, images, **settings).embeddings.values for _ in range(2))
+    np.testing.assert_allclose(first, again, rtol=1e-4, atol=1e-5)
+
+
 def test_a_space_of_an_earlier_version_stays_as_it_is(small, images, tmp_path):
     small.save(tmp_path / "model")
     run = Run(tmp_path)
