@@ -72,7 +72,7 @@ def test_a_width_that_joins_later_is_known_to_whoever_runs_already(small, images
     us3l.embed(tmp_path, images, width=1.0, space="shared", space_data=images)
     runtime = Runtime(tmp_path, space="shared")
     runtime.embed(images.numpy(), width=1.0)
-    with pytest.raises(UserError, match="no map from 0.5x"):
+    with pytest.raises(UserError, match=r"no map from 0\.5x"):
         runtime.embed(images.numpy(), width=0.5)
     expected = us3l.embed(tmp_path, images, width=0.5, space="shared", space_data=images).embeddings.values
     np.testing.assert_array_equal(runtime.embed(images.numpy(), width=0.5), expected)
