@@ -22,7 +22,7 @@ EXTRAS = {
     "deploy": ("nncf", "onnx", "onnxruntime", "onnxscript", "openvino"),
     "executorch": ("executorch",),
     "detect": ("pycocotools",),
-    "serve": ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
+    "serve": ("httptools", "prometheus_client", "python_multipart", "simplejpeg", "starlette", "uvicorn"),
     "lars": ("timm",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
