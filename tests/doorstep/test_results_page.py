@@ -1,4 +1,4 @@
-"""The first table of docs/results.md is what the file of figures says, and its runs have the settings of today."""
+"""The first tables of docs/results.md are what the files of figures say, and their runs have the settings of today."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from us3l.paper.workspace import Found
 from us3l.reporting.reproduction import cell
 
 ROOT = Path(__file__).parents[2]
-SCALES = ("small",)
+SCALES = ("small", "mini")
 
 
 @pytest.mark.parametrize("scale", SCALES)
