@@ -79,3 +79,14 @@ NORMS: dict[Any, Any] = {
     torch.ops.aten._adaptive_avg_pool2d: pool_flops,
     torch.ops.aten.mean: pool_flops,  # what adaptive pooling to one pixel becomes
 }
+
+
+def feature_count(skeleton: nn.Module, size: int) -> int:
+    """How many features a network gives for an image; nothing is computed.
+
+    Args:
+        skeleton: What `net.skeleton` gives.
+        size: Side of the image, in pixels.
+    """
+    with HollowNorms():
+        return skeleton(torch.zeros(2, 3, size, size, device="meta")).shape[-1]

@@ -157,6 +157,7 @@ def test_noise_has_the_same_pixels(subsampling: str, monkeypatch: pytest.MonkeyP
 def test_squares_have_the_same_pixels(height: int, width: int, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 32 pixels; from four times that on, both leave it to Pillow to reduce the image while it decodes."""
     content, opened, pillow = photo(height, width, mode, turned=None), [], Image.open
+    monkeypatch.setattr(decoding, "_quick", False)
     expected = decode(content, 32)
     monkeypatch.setattr(Image, "open", lambda *values, **names: opened.append(values) or pillow(*values, **names))
     monkeypatch.setattr(decoding, "_quick", True)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from us3l.costs import feature_count
 from us3l.data.preprocessing import Preprocessing
 from us3l.errors import UserError
 from us3l.evaluation.finetuned import choose_evaluation, find_finetuned, finetuned_network
@@ -21,7 +22,6 @@ from us3l.run.evaluations import METRICS, read_evaluations, usual_evaluation
 from us3l.run.probes import list_probes, read_probes
 from us3l.run.searches import read_searches
 from us3l.slimmable import Slimmable
-from us3l.tensors import HollowNorms
 from us3l.width import Width
 
 
@@ -129,18 +129,12 @@ def calibrated(weight: Tensor, bias: Tensor, temperature: float | None) -> Probe
 
 def classifier_heads(run: Run, net: Slimmable, widths: Sequence[Width]) -> dict[Width, Head]:
     """The classifier that a run was trained with, for each of these widths."""
-    found = read_classifier(run)
+    found, size = read_classifier(run), Preprocessing.of(net).size
+    counts = {width: feature_count(net.skeleton(width), size) for width in widths}
     return {
-        width: Head(Probe(*found.at(feature_count(net, width))), found.classes, f"{found.data}-classifier")
-        for width in widths
+        width: Head(Probe(*found.at(count)), found.classes, f"{found.data}-classifier")
+        for width, count in counts.items()
     }
-
-
-def feature_count(net: Slimmable, width: Width) -> int:
-    """How many features the network of a width gives, found by running its skeleton, which computes nothing."""
-    size = Preprocessing.of(net).size
-    with HollowNorms():
-        return net.skeleton(width)(torch.zeros(2, 3, size, size, device="meta")).shape[1]
 
 
 def finetuned_head(run: Run, net: Slimmable, width: Width, name: str | None = None) -> Head:

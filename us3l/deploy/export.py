@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -189,7 +189,7 @@ def reader(net: Slimmable, width: Width, head: Head | None) -> Any:
     def open_state(path: Path) -> tuple[dict[str, Any], Forward]:
         network = net.blank(width)
         if head:
-            network = head.on(replace(head, network=None).encoder(width, net.blank))
+            network = head.on(network if head.beside is None else head.encoder(width, net.blank))
         network.load_state_dict(load_file(path))
         network.eval().requires_grad_(False)
         return {}, lambda images: network(torch.from_numpy(images)).numpy()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from us3l.costs import feature_count
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import Data, open_images
-from us3l.deploy.evaluated import Head, feature_count
+from us3l.deploy.evaluated import Head
 from us3l.deploy.evidence import MEMORY, calibrate_rest
 from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
@@ -29,7 +30,8 @@ def shared_maps(run: Run, net: Slimmable) -> dict[Width, Head]:
         return {}
     found = {}
     for width, (weight, bias) in space.linear.items():
-        beside = None if weight.shape[1] == feature_count(net, width) else net.canonical(net.min_width)
+        alone = weight.shape[1] == feature_count(net.skeleton(width), Preprocessing.of(net).size)
+        beside = None if alone else net.canonical(net.min_width)
         found[net.canonical(width)] = Head(Probe(weight, bias), None, space.data, beside=beside)
     return found
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from us3l.costs import feature_count
 from us3l.distributed.peers import ALONE, Peers
 from us3l.objective.heads import Alignment, HeadLinear, PerView, Queue, per_view, predictor, projector
 from us3l.objective.losses import (
@@ -27,7 +28,6 @@ from us3l.objective.losses import (
 from us3l.objective.scaling import teacher_rate
 from us3l.objective.spec import Objective, Part
 from us3l.slimmable import Slimmable
-from us3l.tensors import HollowNorms
 from us3l.width import Width
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -74,7 +74,7 @@ class Learner(nn.Module):
         self.net = net
         self.teacher = None if objective.taught else frozen
         self.expert = frozen if objective.taught else None
-        features = feature_dim(net, image_size)
+        features = feature_count(net.skeleton(1.0), image_size)
         dim = objective.dim if self.teacher is None else embedding_dim(self.teacher, image_size)
         self.projector: nn.Module = nn.Identity()
         if objective.supervised:
@@ -91,7 +91,7 @@ class Learner(nn.Module):
         self.a: nn.Module = nn.Identity()
         if self.expert is not None:
             expected = embedding_dim(self.expert, image_size)
-            if not features == feature_dim(net, image_size, net.min_width) == expected:
+            if not features == feature_count(net.skeleton(net.min_width), image_size) == expected:
                 self.a = Alignment(features, expected)
         if objective.momentum_base or objective.momentum_sub:
             self.teacher = nn.Sequential(copy.deepcopy(net.full), copy.deepcopy(self.projector))
@@ -289,12 +289,6 @@ def require(targets: PerView | None) -> PerView:
     return targets
 
 
-def feature_dim(net: Slimmable, image_size: int, width: float = 1.0) -> int:
-    """The number of features at a width, found by running the skeleton, which computes nothing."""
-    with HollowNorms():
-        return embedding_dim(net.skeleton(width), image_size, "meta")
-
-
 @torch.no_grad()
-def embedding_dim(network: nn.Module, image_size: int, device: str = "cpu") -> int:
-    return network(torch.zeros(2, 3, image_size, image_size, device=device)).shape[-1]
+def embedding_dim(network: nn.Module, image_size: int) -> int:
+    return network(torch.zeros(2, 3, image_size, image_size)).shape[-1]
