@@ -84,6 +84,13 @@ def test_tables_of_ours():
         ("US3L-plus", False, None),
     ]
     assert len(jobs_of(found, SMALL, 1)) == 4 + 3
+    others = entries("backbones", SMALL)
+    assert {entry.tested_on for entry in others} == {"cifar100"}
+    made = [(job.recipe.network.backbone, job.recipe.network.individual) for job in jobs_of(others, SMALL, 1)]
+    alone = [1.0, 0.75, 0.5, 0.25]
+    assert made == [(name, one) for name in ("vit_tiny", "mobilenet_v2") for one in [*alone, None, None]]
+    plus = [job.recipe for job in jobs_of([one for one in others if one.label.endswith("US3L-plus")], SMALL, 1)]
+    assert [recipe.objective.sub_crop for recipe in plus] == [0.8, 0.8]
     less = jobs_of(entries("plus-ablation", SMALL), SMALL, 1)
     plus = less[0].recipe
     assert plus == SMALL.recipe("cifar-resnet18").with_method("us3l-plus")

@@ -7,7 +7,7 @@ from us3l.paper.figures import RunFigure
 from us3l.paper.reproduce import entries
 from us3l.paper.scales import SCALES
 from us3l.paper.workspace import Found
-from us3l.reporting.guidelines import guidelines_figure, rotated, rotation_figure
+from us3l.reporting.guidelines import guidance_notes, guidelines_figure, rotated, rotation_figure
 from us3l.run.records import Gauges
 
 
@@ -42,8 +42,31 @@ def test_the_figure_shows_every_run(tmp_path, monkeypatch):
     monkeypatch.setattr("us3l.reporting.style.save", lambda figure, _: drawn.append(figure))
     guidelines_figure(dict.fromkeys(labels, events), dict.fromkeys(labels, 1), found, tmp_path / "a.png", "a title")
     turns, changes, spreads, accuracies = drawn[0].axes
-    assert len({line.get_color() for line in accuracies.lines}) == len(labels)
-    assert [len(axes.lines) for axes in drawn[0].axes] == [len(labels)] * 4 == [10] * 4
+    assert len({(line.get_color(), line.get_marker()) for line in accuracies.lines}) == len(labels)
+    assert [len(axes.lines) for axes in drawn[0].axes] == [len(labels)] * 4 == [12] * 4
     assert list(turns.lines[0].get_xdata()) == list(changes.lines[0].get_xdata()) == [2]
     assert list(spreads.lines[0].get_xdata()) == [1, 2]
     assert list(accuracies.lines[0].get_ydata()) == [2.5, 5, 7.5, 10]
+
+
+def test_the_notes_say_whether_steady_guidance_explains_the_accuracy():
+    narrow = [entry for entry in entries("guidelines", SCALES["mini"]) if entry.width == 0.25]
+    labels = [entry.label for entry in narrow]
+
+    def events(turn: float, spread: float = 0.9) -> list[Gauges]:
+        first = {"0.25": {"spread": 0.5}}  # nothing to compare with yet
+        return [Gauges(9, 1, first)] + [
+            Gauges(9, 1, {"0.25": {"turn": turn + shift, "change": 0.7, "spread": spread}}) for shift in (-0.1, 0.1)
+        ]
+
+    runs = {labels[0]: events(0.9, 0.0)} | {labels[n]: events(turn) for n, turn in ((1, 0.5), (2, 0.3), (3, 0.4))}
+    accuracies = [1.0, 10.0, 30.0, 20.0]
+    found = [
+        Found(entry, {"run": RunFigure(accuracy, collapsed=entry is narrow[0])})
+        for entry, accuracy in zip(narrow, accuracies, strict=False)
+    ]
+    table, tau = guidance_notes(runs, dict.fromkeys(labels, 1), found)
+    assert f"| {labels[0]} | 1 | 0.90 | 0.70 | 0.00 | collapsed |" in table
+    assert f"| {labels[1]} | 1 | 0.50 | 0.70 | 0.90 | 10.0 |" in table
+    assert "-1.00 over the 3 compositions" in tau
+    assert len(guidance_notes({labels[0]: runs[labels[0]]}, dict.fromkeys(labels, 1), found)) == 1

@@ -22,8 +22,8 @@ ABLATION = (1, 3, 7, 8, 9, 12, 15, 17, 18, 19, 20, 22, 23, 24, 25, 27, 28)
 IMAGENET = {("R-18", "BYOL"): 1, ("R-18", "Ours"): 3, ("R-50", "BYOL"): 4, ("R-50", "Ours"): 6}
 TRANSFER = {"C-10": "cifar10", "C-100": "cifar100", "Flowers": "flowers102", "Pets": "pets", "Dtd": "dtd"}
 TEACHERS = {"BYOL R-18": "cifar-resnet18", "BYOL R-50": "cifar-resnet50", "BYOL MBv2": "cifar-mobilenet"}
-GUIDELINES = (1, 3, 7, 9, 15, 18, 19, 22, 24, 27)
-"""Cases of app-ablation: base and distillation loss, without and with a momentum teacher, no distillation head."""
+GUIDELINES = (1, 3, 7, 9, 15, 18, 19, 22, 23, 24, 27, 28)
+"""Cases of app-ablation: base and distillation loss, without and with a momentum teacher and a head of its own."""
 RIVALS = {1: "SimCLR, each width alone", 7: "US+SimCLR", 9: "US3L (the paper's)"}
 """Rows of main-cifar100 that every-width compares with."""
 PLUS = Case("us3l-plus", "cifar-resnet18", "us3l-plus")
@@ -38,10 +38,20 @@ TAKEN_AWAY: dict[str, dict[str, Any]] = {
     "no group regularisation": {"alpha": 0.0},
 }
 """What US3L-plus is with each of its ingredients taken away or put back."""
+BACKBONES = (
+    ("ViT-Tiny: MoCo v3, each width alone", "main-vit-cifar10/1"),
+    ("ViT-Tiny: US3L on MoCo v3 (the paper's)", "main-vit-cifar10/3"),
+    ("ViT-Tiny: US3L-plus", "main-vit-cifar10/3"),
+    ("MobileNetV2: BYOL, each width alone", "main-cifar100/18"),
+    ("MobileNetV2: US3L (the paper's)", "main-cifar100/23"),
+    ("MobileNetV2: US3L-plus", "main-cifar100/23"),
+)
+"""Rows of the paper's tables, all on CIFAR-100 here; US3L-plus in the place of the paper's method where it says so."""
 UNTOLD = ("Once Training", "Training Cost", "Expected forward number", "Case", "Avg.", "1.0x diff", "Model Type")
 OWN = {
     "every-width": "networks trained alone, US+SimCLR, the paper's US3L and US3L-plus",
     "plus-ablation": "US3L-plus with each of its ingredients taken away",
+    "backbones": "ViT-Tiny and MobileNetV2: networks trained alone, the paper's US3L and US3L-plus",
     "guidelines": "the consistency of guidance over training, for the combinations of losses and teacher",
     "steps": "US3L with one update per batch (the paper's Algorithm 1) or one per width (the authors' code)",
 }
@@ -158,6 +168,13 @@ def rows_of(name: str) -> list[tuple[Case, Row]]:
     if name == "plus-ablation":
         less = {words: replace(PLUS, objective=changes) for words, changes in TAKEN_AWAY.items()}
         return [(PLUS, blank("US3L-plus")), *((one, blank(words)) for words, one in less.items())]
+    if name == "backbones":
+        found = []
+        for words, paper_row in BACKBONES:
+            told = case(paper_row)
+            chosen = replace(told, method="us3l-plus") if words.endswith("US3L-plus") else told
+            found.append((chosen, blank(words) | ({"Once Training": "no"} if words.endswith("alone") else {})))
+        return found
     if name == "steps":
         ours = case("main-cifar100/9")
         each = replace(ours, objective=ours.objective | {"update": "per-width"})

@@ -69,20 +69,21 @@ def write_reproduction(plan: Plan, failures: dict[str, str]) -> Reproduction:
     files = [base.with_suffix(suffix) for suffix in (".csv", ".md", ".png")]
     made = Reproduction(plan.table, found, notes, files, failures)
     write_text(files[0], as_csv(found))
-    write_text(files[1], markdown(found, made.title, notes))
     if plan.table == "guidelines":
-        draw_guidelines(plan.place, found)
+        notes += draw_guidelines(plan.place, found)
     elif plan.table == "every-width":
         every_width_figure(found, files[2])
     else:
         reproduction_figure(found, files[2], made.title)
+    write_text(files[1], markdown(found, made.title, notes))
     figures = {key: figure for one in found for key, figure in one.by_key.items()}
     add_figures(plan.place.folder / "tables" / FIGURES, figures)
     return made
 
 
-def draw_guidelines(place: Workspace, found: Sequence[Found]) -> None:
-    from us3l.reporting.guidelines import guidelines_figure, rotation_figure
+def draw_guidelines(place: Workspace, found: Sequence[Found]) -> list[str]:
+    """The pictures, and what the guidance of the runs that are here was like."""
+    from us3l.reporting.guidelines import guidance_notes, guidelines_figure, rotation_figure
 
     runs, kept = {}, {}
     for one in found:
@@ -92,6 +93,7 @@ def draw_guidelines(place: Workspace, found: Sequence[Found]) -> None:
     tables = place.folder / "tables"
     guidelines_figure(runs, kept, found, tables / "guidelines.png", "Consistent guidance: the paper's three guidelines")
     rotation_figure(tables / "rotation.png")
+    return guidance_notes(runs, kept, found)
 
 
 def rows(found: Sequence[Found]) -> Iterator[tuple[int, str, list[Found]]]:
