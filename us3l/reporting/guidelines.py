@@ -58,12 +58,10 @@ def guidelines_figure(
     draw.save(figure, path)
 
 
-def guidance_notes(
-    runs: Mapping[str, Sequence[Gauges]], kept: Mapping[str, int], found: Sequence[Found]
-) -> list[str]:
+def guidance_notes(runs: Mapping[str, Sequence[Gauges]], kept: Mapping[str, int], found: Sequence[Found]) -> list[str]:
     """How steady the guidance of 0.25x was over each run, as a table, and whether that explains its accuracy."""
     lines = [
-        "| guidance of 0.25x, mean of all measurements | guidelines kept | turn | change | spread in the end | linear |",
+        "| guidance of 0.25x, mean over the run | guidelines kept | turn | change | spread in the end | linear |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     turns, accuracies = [], []
@@ -84,8 +82,8 @@ def guidance_notes(
         pairs = len(turns) * (len(turns) - 1)
         tau = (torch.sign(x[:, None] - x) * torch.sign(y[:, None] - y)).sum().item() / pairs
         notes.append(
-            f"Kendall's tau of the turn and the linear probe at 0.25x: {tau:+.2f} over the {len(turns)} compositions that "
-            "did not collapse (-1: the steadier the guidance, the better)."
+            f"Kendall's tau of the turn and the linear probe at 0.25x: {tau:+.2f} over the {len(turns)} compositions "
+            "that did not collapse (-1: the steadier the guidance, the better)."
         )
     return notes
 
