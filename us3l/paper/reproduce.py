@@ -169,12 +169,7 @@ def rows_of(name: str) -> list[tuple[Case, Row]]:
         less = {words: replace(PLUS, objective=changes) for words, changes in TAKEN_AWAY.items()}
         return [(PLUS, blank("US3L-plus")), *((one, blank(words)) for words, one in less.items())]
     if name == "backbones":
-        found = []
-        for words, paper_row in BACKBONES:
-            told = case(paper_row)
-            chosen = replace(told, method="us3l-plus") if words.endswith("US3L-plus") else told
-            found.append((chosen, blank(words) | ({"Once Training": "no"} if words.endswith("alone") else {})))
-        return found
+        return [other_backbone(words, case(paper_row)) for words, paper_row in BACKBONES]
     if name == "steps":
         ours = case("main-cifar100/9")
         each = replace(ours, objective=ours.objective | {"update": "per-width"})
@@ -188,6 +183,12 @@ def rows_of(name: str) -> list[tuple[Case, Row]]:
         longer = {"R-18": "main-cifar100/10", "R-50": "main-cifar100/17"}
         return [(case(longer[row["Backbone"]]), row) for row in table(name)]
     return list(zip(cases(name), table(name), strict=True))
+
+
+def other_backbone(words: str, chosen: Case) -> tuple[Case, Row]:
+    if words.endswith("US3L-plus"):
+        chosen = replace(chosen, method="us3l-plus")
+    return chosen, blank(words) | ({"Once Training": "no"} if words.endswith("alone") else {})
 
 
 def blank(method: str) -> Row:
