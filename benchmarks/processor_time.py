@@ -1,62 +1,134 @@
 """One elastic training against nine networks alone, by time: `python -m benchmarks.processor_time FOLDERS...`.
 
-Among the runs in the folders are networks trained alone (`individual`), each once, and elastic ones of several lengths.
-The table says which share of the time of nine networks alone one elastic training needs to be as accurate as each of
-them, by the linear probe; between two lengths it goes in a straight line over the logarithm of time. Seconds per step
-of the widths that were not trained alone lie between those of their neighbours. Nothing in the runs is changed.
+Among the runs in the folders are networks trained alone (`individual`) and elastic ones of several lengths; seeds are
+averaged. The table says which share of the time of nine networks alone one elastic training needs to be as accurate as
+each of them, by the linear probe; between two lengths it goes in a straight line over the logarithm of time. Times are
+steps times the processor seconds of a step, on one thread: steps of all runs are timed here, taking turns, the best of
+several, because those that the runs wrote down depend on what else the machine did. Nothing in the runs is changed.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
+import torch
+from lightning_fabric import Fabric
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.steps import typical_seed
+from benchmarks.timing import best_seconds
 from benchmarks.unlabelled import find_runs
+from us3l.data.sources import ImageSet
+from us3l.devices import precision_for
 from us3l.evaluation.tasks import NINE_WIDTHS
 from us3l.reporting import style as draw
 from us3l.run import Run
 from us3l.run.evaluations import read_evaluations, usual_evaluation
-from us3l.run.records import read_speeds
-from us3l.training.run import config_of
+from us3l.run.records import read_records
+from us3l.training.run import RunConfig, config_of
+from us3l.training.trainer import Trainer
 from us3l.width import Width
+
+STEPS = 6  # of a training that are timed, spread over it
+TURNS = 3
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A run: how long it took, and how good it is."""
+    """Runs that differ by their seeds: how long they take, and how good they are."""
 
     alone: float | None
-    """Its width, if it is a network alone."""
+    """The width, if they are networks alone."""
     epochs: int
     minutes: float
-    linear: dict[Width, float]
+    linear: Mapping[Width, float]
     """Percent, by width."""
+    seeds: int = 1
 
 
-def read(run: Run) -> Trained | None:
-    """None if the run was not timed or not evaluated."""
-    speeds, network = read_speeds(run), config_of(run).recipe.network
+@dataclass(frozen=True)
+class Evaluated:
+    config: RunConfig
+    steps: int
+    linear: Mapping[Width, float]
+
+
+def read(run: Run) -> Evaluated | None:
+    """None if the run was not evaluated."""
     known = {name: one for name, one in read_evaluations(run).items() if one.percent("linear")}
-    if not speeds or not known:
+    if not known:
         return None
-    linear = usual_evaluation(known).percent("linear")
-    if network.individual is not None:
-        linear = {network.individual: linear[1.0]}
-    return Trained(network.individual, config_of(run).recipe.epochs, sum(s.seconds for s in speeds) / 60, linear)
+    config, linear = config_of(run), usual_evaluation(known).percent("linear")
+    alone = config.recipe.network.individual
+    steps = max(record.step for record in read_records(run)) + 1
+    return Evaluated(config, steps, linear if alone is None else {alone: linear[1.0]})
 
 
-def nine_minutes(alone: Sequence[Trained]) -> float:
-    """Of nine networks, one after another."""
-    known = sorted((one.alone, one.minutes) for one in alone if one.alone is not None)
-    widths, minutes = zip(*known, strict=True)
-    return float(np.interp(sorted(NINE_WIDTHS), widths, minutes).sum())
+def averaged(runs: Sequence[Evaluated], seconds: Mapping[float | None, float]) -> list[Trained]:
+    """Over the seeds.
+
+    Args:
+        runs: All of them.
+        seconds: Of a step, by the width of networks alone; of the elastic network, by None.
+    """
+    groups: dict[tuple[float | None, int], list[Evaluated]] = {}
+    for run in runs:
+        groups.setdefault((run.config.recipe.network.individual, run.config.recipe.epochs), []).append(run)
+    return [
+        Trained(
+            alone,
+            epochs,
+            fmean(run.steps for run in group) * seconds[alone] / 60,
+            {width: fmean(run.linear[width] for run in group) for width in group[0].linear},
+            len(group),
+        )
+        for (alone, epochs), group in groups.items()
+    ]
+
+
+def step_seconds(alone: RunConfig, elastic: RunConfig) -> dict[float | None, float]:
+    """Processor seconds of a step of each of nine networks alone, and of the elastic one (None), taking turns."""
+    recipes: dict[float | None, RunConfig] = {
+        width: replace(alone, recipe=replace(alone.recipe, network=replace(alone.recipe.network, individual=width)))
+        for width in NINE_WIDTHS
+    }
+    recipes[None] = elastic
+    jobs: dict[str, Callable[[], object]] = {}
+    for width, config in recipes.items():
+        trainer = noise_trainer(config)
+        jobs |= {f"{width} {step}": partial(one_step, trainer, step) for step in range(STEPS)}
+    best = best_seconds(jobs, turns=TURNS, clock=time.process_time)
+    return {width: fmean(best[f"{width} {step}"] for step in range(STEPS)) for width in recipes}
+
+
+def noise_trainer(config: RunConfig) -> Trainer:
+    """Of a run's settings, on noise, with as few steps as are timed: their widths are as in a long training."""
+    torch.manual_seed(0)
+    recipe, side = config.recipe, config.recipe.views.size
+    images = torch.randint(0, 256, (recipe.batch_size, 3, side, side), dtype=torch.uint8)
+    recipe = replace(recipe, images=None, epochs=STEPS, max_steps=STEPS, seed=typical_seed(recipe, STEPS))
+    asked = config.machine.precision
+    fabric = Fabric(accelerator="cpu", precision=precision_for("cpu") if asked == "auto" else asked)
+    return Trainer(recipe, ImageSet("noise", images), fabric)
+
+
+def one_step(trainer: Trainer, step: int) -> None:
+    trainer.step = step
+    trainer.train_step()
+
+
+def nine_minutes(seconds: Mapping[float | None, float], steps: float) -> float:
+    """Of nine networks alone, one after another."""
+    return sum(seconds[width] for width in NINE_WIDTHS) * steps / 60
 
 
 def reaches(ours: Sequence[Trained], width: float, goal: float) -> float | None:
@@ -82,12 +154,16 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--picture", type=Path, default=Path("benchmarks/processor_time.png"))
     chosen = parser.parse_args()
-    found = [one for run in find_runs(chosen.folders) if (one := read(run))]
-    alone = sorted((one for one in found if one.alone is not None), key=lambda one: one.alone or 0)
-    ours = sorted((one for one in found if one.alone is None), key=lambda one: one.minutes)
-    if len(alone) < 2 or not ours:
-        parser.error("give timed and evaluated runs: networks alone of several widths, and elastic ones")
-    nine = nine_minutes(alone)
+    torch.set_num_threads(1)
+    runs = [found for run in find_runs(chosen.folders) if (found := read(run))]
+    single = [one for one in runs if one.config.recipe.network.individual is not None]
+    elastic = [one for one in runs if one.config.recipe.network.individual is None]
+    if not single or not elastic:
+        parser.error("give evaluated runs: networks alone of several widths, and elastic ones")
+    seconds = step_seconds(single[0].config, elastic[0].config)
+    alone = sorted(averaged(single, seconds), key=lambda one: one.alone or 0)
+    ours = sorted(averaged(elastic, seconds), key=lambda one: one.minutes)
+    nine = nine_minutes(seconds, fmean(one.steps for one in single))
     table = Table("width", "alone %", "minutes alone", *(f"{one.epochs} epochs %" for one in ours), "share", box=None)
     for one in reversed(alone):
         assert one.alone is not None
@@ -99,7 +175,7 @@ def main() -> None:
         table.add_row(f"{one.alone:g}x", f"{one.linear[one.alone]:.1f}", f"{one.minutes:.1f}", *figures, share)
     console = Console()
     console.print(table)
-    lengths = ", ".join(f"{one.epochs} epochs {one.minutes:.1f}" for one in ours)
+    lengths = ", ".join(f"{one.epochs} epochs {one.minutes:.1f} ({one.seeds} seeds)" for one in ours)
     console.print(f"minutes: nine networks alone {nine:.1f}; ours {lengths}")
     picture(alone, ours, nine, chosen.picture)
     console.print(f"written: {chosen.picture}")
