@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -95,11 +95,11 @@ def averaged(runs: Sequence[Evaluated], seconds: Mapping[float | None, float]) -
     ]
 
 
-def step_seconds(alone: RunConfig, elastic: RunConfig) -> dict[float | None, float]:
-    """Processor seconds of a step of each of nine networks alone, and of the elastic one (None), taking turns."""
+def step_seconds(alone: RunConfig, elastic: RunConfig, widths: Iterable[float]) -> dict[float | None, float]:
+    """Processor seconds of a step of a network alone of each width, and of the elastic one (None), taking turns."""
     recipes: dict[float | None, RunConfig] = {
         width: replace(alone, recipe=replace(alone.recipe, network=replace(alone.recipe.network, individual=width)))
-        for width in NINE_WIDTHS
+        for width in widths
     }
     recipes[None] = elastic
     jobs: dict[str, Callable[[], object]] = {}
@@ -157,10 +157,11 @@ def main() -> None:
     torch.set_num_threads(1)
     runs = [found for run in find_runs(chosen.folders) if (found := read(run))]
     single = [one for one in runs if one.config.recipe.network.individual is not None]
+    trained = [width for one in single if (width := one.config.recipe.network.individual) is not None]
     elastic = [one for one in runs if one.config.recipe.network.individual is None]
     if not single or not elastic:
         parser.error("give evaluated runs: networks alone of several widths, and elastic ones")
-    seconds = step_seconds(single[0].config, elastic[0].config)
+    seconds = step_seconds(single[0].config, elastic[0].config, {*NINE_WIDTHS, *trained})
     alone = sorted(averaged(single, seconds), key=lambda one: one.alone or 0)
     ours = sorted(averaged(elastic, seconds), key=lambda one: one.minutes)
     nine = nine_minutes(seconds, fmean(one.steps for one in single))
