@@ -41,14 +41,12 @@ class Method:
 METHODS: dict[str, Method] = {
     "us3l": Method("InfoNCE with a momentum teacher, MSE distillation through a head of its own (the paper's)", US3L),
     "us3l-plus": Method(
-        "US3L with imitation by InfoNCE on gentle crops from the first step, one update per width (ours)",
+        "US3L with imitation by InfoNCE on gentle crops, one update per width, and a longer memory (ours)",
         {
             **US3L,
             "distill_loss": "infonce",
             "update": "per-width",
             "sub_crop": 0.8,
-            "max_first": False,
-            "gradual": False,
             "teacher_momentum": None,
             "teacher_memory": 0.012,
         },

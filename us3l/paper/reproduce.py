@@ -31,7 +31,7 @@ TAKEN_AWAY: dict[str, dict[str, Any]] = {
     "imitation by MSE instead of InfoNCE": {"distill_loss": "mse"},
     "one update per batch instead of one per width": {"update": "per-batch"},
     "the full network's crops instead of gentle ones": {"sub_crop": None},
-    "with dynamic sampling": {"max_first": True, "gradual": True},
+    "no dynamic sampling": {"max_first": False, "gradual": False},
     "no head of the sub-networks' own": {"head": "none"},
     "no momentum teacher": {"momentum_base": False, "momentum_sub": False},
     "a teacher's memory as short as the paper's": {"teacher_memory": memory(0.99, 38_800)},
