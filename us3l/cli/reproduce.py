@@ -112,5 +112,5 @@ def show(screen: CommandScreen, made: Reproduction) -> None:
         screen.say(f"failed: {name}: {reason}", style="bold red")
     screen.console.print(reproduction_table(made.found, made.title))
     for note in made.notes[1:]:
-        screen.console.print(note)
+        screen.console.print(note, soft_wrap=note.startswith("|"))  # a table keeps its lines
     screen.say(f"written: {made.files[0].with_suffix('')}.csv, .md and .png")
