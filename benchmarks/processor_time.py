@@ -57,9 +57,15 @@ class Trained:
 
 @dataclass(frozen=True)
 class Evaluated:
+    """One run."""
+
     config: RunConfig
     steps: int
     linear: Mapping[Width, float]
+
+    @property
+    def alone(self) -> float | None:
+        return self.config.recipe.network.individual
 
 
 def read(run: Run) -> Evaluated | None:
@@ -82,7 +88,7 @@ def averaged(runs: Sequence[Evaluated], seconds: Mapping[float | None, float]) -
     """
     groups: dict[tuple[float | None, int], list[Evaluated]] = {}
     for run in runs:
-        groups.setdefault((run.config.recipe.network.individual, run.config.recipe.epochs), []).append(run)
+        groups.setdefault((run.alone, run.config.recipe.epochs), []).append(run)
     return [
         Trained(
             alone,
@@ -156,12 +162,14 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     runs = [found for run in find_runs(chosen.folders) if (found := read(run))]
-    single = [one for one in runs if one.config.recipe.network.individual is not None]
-    trained = [width for one in single if (width := one.config.recipe.network.individual) is not None]
-    elastic = [one for one in runs if one.config.recipe.network.individual is None]
+    single, elastic = ([one for one in runs if (one.alone is None) == shared] for shared in (False, True))
     if not single or not elastic:
         parser.error("give evaluated runs: networks alone of several widths, and elastic ones")
-    seconds = step_seconds(single[0].config, elastic[0].config, {*NINE_WIDTHS, *trained})
+    for kind in (single, elastic):
+        if any(one.config.recipe.objective != kind[0].config.recipe.objective for one in kind):
+            parser.error("the networks alone, and the elastic ones, must each be trained by one method")
+    widths = {*NINE_WIDTHS, *(one.alone for one in single if one.alone is not None)}
+    seconds = step_seconds(single[0].config, elastic[0].config, widths)
     alone = sorted(averaged(single, seconds), key=lambda one: one.alone or 0)
     ours = sorted(averaged(elastic, seconds), key=lambda one: one.minutes)
     nine = nine_minutes(seconds, fmean(one.steps for one in single))

@@ -21,7 +21,6 @@ PANELS = {
     "change": "the gradients' change, left side of eq. 9 and 10",
     "spread": "spread of the embeddings at 0.25x (0: collapse)",
 }
-MEANS = ("turn", "change")
 LOSSES = ("MSE", "InfoNCE")
 DASHES = {0: ":", 1: "-.", 2: "--", 3: "-"}
 """By the number of guidelines that a composition keeps."""
@@ -60,32 +59,35 @@ def guidelines_figure(
 
 def guidance_notes(runs: Mapping[str, Sequence[Gauges]], kept: Mapping[str, int], found: Sequence[Found]) -> list[str]:
     """How steady the guidance of 0.25x was over each run, as a table, and whether that explains its accuracy."""
+    from scipy.stats import kendalltau
+
     lines = [
         "| guidance of 0.25x, mean over the run | guidelines kept | turn | change | spread in the end | linear |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    turns, accuracies = [], []
+    accuracy_by_turn = []
+    narrow = {one.entry.label: one for one in found if one.entry.width == 0.25}
     for label, events in runs.items():
-        (one,) = (one for one in found if one.entry.label == label and one.entry.width == 0.25)
-        seen = [event.gauges["0.25"] for event in events]
-        means = [fmean(values) if (values := [e[name] for e in seen if name in e]) else math.nan for name in MEANS]
+        one, seen = narrow[label], [event.gauges["0.25"] for event in events]
+        turn, change = mean_gauge(seen, "turn"), mean_gauge(seen, "change")
         accuracy = "collapsed" if one.collapsed else f"{one.mean:.1f}"
-        lines.append(
-            f"| {label} | {kept[label]} | {means[0]:.2f} | {means[1]:.2f} | {seen[-1]['spread']:.2f} | {accuracy} |"
-        )
-        if not one.collapsed and math.isfinite(means[0]):
-            turns.append(means[0])
-            accuracies.append(one.mean)
+        lines.append(f"| {label} | {kept[label]} | {turn:.2f} | {change:.2f} | {seen[-1]['spread']:.2f} | {accuracy} |")
+        if not one.collapsed and math.isfinite(turn):
+            accuracy_by_turn.append((turn, one.mean))
     notes = ["\n".join(lines)]
-    if len(turns) > 2:
-        x, y = torch.tensor(turns), torch.tensor(accuracies)
-        pairs = len(turns) * (len(turns) - 1)
-        tau = (torch.sign(x[:, None] - x) * torch.sign(y[:, None] - y)).sum().item() / pairs
+    if len(accuracy_by_turn) > 2:
+        tau = kendalltau(*zip(*accuracy_by_turn, strict=True)).statistic
         notes.append(
-            f"Kendall's tau of the turn and the linear probe at 0.25x: {tau:+.2f} over the {len(turns)} compositions "
-            "that did not collapse (-1: the steadier the guidance, the better)."
+            f"Kendall's tau of the turn and the linear probe at 0.25x: {tau:+.2f} over the {len(accuracy_by_turn)} "
+            "compositions that did not collapse (-1: the steadier the guidance, the better)."
         )
     return notes
+
+
+def mean_gauge(seen: Sequence[Mapping[str, float]], name: str) -> float:
+    """Of the measurements that have it: the first has nothing to compare with."""
+    values = [gauges[name] for gauges in seen if name in gauges]
+    return fmean(values) if values else math.nan
 
 
 def rotated(degrees: float) -> dict[str, tuple[Tensor, Tensor]]:
