@@ -215,6 +215,19 @@ def test_the_command_says_what_it_chose_and_keeps_it(
     assert main(command) == 2  # before anything is looked at
 
 
+@pytest.mark.parametrize("backbone", ["vit_tiny", "convnext_atto"])
+def test_transformers_and_their_like_learn_by_adamw(backbone: str) -> None:
+    facts = Situation(4_000, ((600, 800),), cores=2, memory=16 * GIB)
+    like = named("mini-cifar-vit-tiny")
+    chosen = choose(facts, {"backbone": backbone, "batch_size": 32, "epochs": 30}).config.recipe
+    assert chosen.optimiser == replace(like.optimiser, lr=like.optimiser.lr / 4, warmup=4.0)
+    assert "optimiser adamw" in choose(facts, {"backbone": backbone}).what
+    gpu = choose(replace(facts, device="cuda"), {"backbone": backbone, "batch_size": 512}).config.recipe
+    assert gpu.optimiser.lr == named("cifar-vit-tiny").optimiser.lr
+    for given in ({"backbone": backbone, "algorithm": "sgd"}, {"backbone": "mobilenet_v2"}, {}):
+        assert choose(facts, given).config.recipe.optimiser.algorithm == "sgd"
+
+
 @pytest.mark.parametrize("given", [{}, {"method": "us3l"}, {"recipe": "digits"}, {"method": "simclr"}])
 def test_the_method_is_ours_unless_a_method_or_a_recipe_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]

@@ -15,7 +15,7 @@ from us3l.data.sources import load
 
 SETTINGS = (
     "--accelerator cpu --backbone vit_tiny --base 12 --heads 1 --depth 1 --patch 4 --size 8 --batch-size 8 --epochs 12 "
-    "--checkpoint-every 100 --hidden 16 --predictor 16 --dim 8 --lr 0.02 --stream"
+    "--checkpoint-every 100 --hidden 16 --predictor 16 --dim 8 --stream"
 ).split()
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "US3L_WORKERS": "2"}
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from us3l.families.family import StagedBackbone, needs_timm
+from us3l.families.precision import StridedDepthwise
 from us3l.width import round_channels
 
 # Kind of block, blocks, kernel, stride, expansion and channels at width 1, stage by stage.
@@ -55,6 +56,8 @@ class EfficientNetFamily(StagedBackbone):
             for number, block in enumerate(stage):
                 # By the place in the network: timm would add shortcuts where channel counts happen to agree.
                 block.has_skip = number > 0
+                if block.conv_dw.stride == (2, 2):
+                    block.conv_dw = StridedDepthwise.like(block.conv_dw)
         if self.stem == "cifar":
             network.conv_stem.stride = network.blocks[1][0].conv_dw.stride = (1, 1)
         return network

@@ -12,6 +12,7 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops import Conv2dNormActivation
 
 from us3l.families.family import StagedBackbone
+from us3l.families.precision import StridedDepthwise
 from us3l.width import round_channels
 
 # Expansion, channels, blocks, stride at width 1, stage by stage.
@@ -113,6 +114,9 @@ class MobileNet(nn.Module):
                 block = InvertedResidual(inside, outside, 1 if i or (small and stage == 1) else stride, expansion)
                 # By the place in the network: torchvision would add shortcuts where channel counts happen to agree.
                 block.use_res_connect = i > 0
+                if block.stride == 2:
+                    depthwise = block.conv[-3]
+                    depthwise[0] = StridedDepthwise.like(depthwise[0])
                 layers[place + i] = block
                 inside = outside
             place += count

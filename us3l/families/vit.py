@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from us3l.errors import UserError
 from us3l.families.family import Backbone
+from us3l.families.precision import learned_in_32_bits
 from us3l.width import round_channels
 
 HEADS = {"vit_tiny": 3, "vit_small": 6}  # in timm, of 64 channels each
@@ -217,7 +218,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each N x heads x tokens x d
-        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        mixed = learned_in_32_bits(F.scaled_dot_product_attention, q, k, v)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
 
 
 class Mlp(nn.Module):

@@ -14,7 +14,7 @@ from typing import Any
 
 from us3l.data.keeping import kept_bytes
 from us3l.devices import Device, Precision
-from us3l.training.recipes import Recipe, named, times
+from us3l.training.recipes import Optimiser, Recipe, named, times
 from us3l.training.run import Machine, RunConfig
 
 TINY = 32
@@ -28,6 +28,8 @@ CORE_BUDGET = 300_000
 """Views of 32 pixels by the recipe "mini" that a core is asked for: about an hour and a half (docs/performance.md)."""
 GPU_VIEWS = 400 * 50_000
 """Images that the paper's runs on CIFAR look at; those on ImageNet have 100 epochs."""
+BY_ADAMW = ("vit", "convnext")
+"""Names of backbones that begin so are trained by AdamW, as the recipes for ViTs are."""
 MANY_CORES = 8
 """From here on a CPU trains twice the channels."""
 BYTES = {
@@ -109,7 +111,7 @@ class Fit:
         return (
             f"recipe {self.name}: {recipe.network.backbone} with {recipe.network.base} channels at first, views of "
             f"{recipe.views.size} pixels, batches of {recipe.batch_size}, {count(recipe.epochs, 'epoch')}, "
-            f"precision {self.config.machine.precision}"
+            f"optimiser {recipe.optimiser.algorithm}, precision {self.config.machine.precision}"
         )
 
     @property
@@ -147,6 +149,8 @@ def choose(facts: Situation, given: Mapping[str, Any] | None = None) -> Fit:
     streams = config.machine.stream or images > min(bound, math.inf if facts.memory is None else facts.memory // 2)
     if streams and images <= bound:
         config = replace(config, machine=replace(config.machine, stream=True))
+    if recipe.network.backbone.startswith(BY_ADAMW) and "algorithm" not in given:
+        recipe = replace(recipe, optimiser=_adamw(recipe, facts))
     config = replace(config, recipe=recipe)
     return Fit(name, config, f"because: {facts}{_why(name, facts, given, streams)}", _warnings(config, facts, given))
 
@@ -216,6 +220,13 @@ def _epochs(recipe: Recipe, facts: Situation) -> int:
     side = settled.views.size / (1 if settled.network.stem == "cifar" else 4)  # of the first stage
     cost = (side / 32) ** 2 * (recipe.network.base / 16) ** 2
     return min(200, max(1, round(CORE_BUDGET * facts.cores / (cost * facts.images))))
+
+
+def _adamw(recipe: Recipe, facts: Situation) -> Optimiser:
+    """The optimiser of the recipes for ViTs: the rate is in proportion to the batch, the warm-up to the epochs."""
+    like = named("cifar-vit-tiny" if facts.gpu else "mini-cifar-vit-tiny")
+    lr = times(like.optimiser.lr, recipe.batch_size / like.batch_size)
+    return replace(like.optimiser, lr=lr, warmup=times(like.optimiser.warmup, recipe.epochs / like.epochs))
 
 
 def _why(name: str, facts: Situation, given: Mapping[str, Any], streams: bool) -> str:
