@@ -37,7 +37,7 @@ def learn(network: nn.Module, images: Tensor, mixed: bool) -> None:
 
 def learn_plainly(network: nn.Module, images: Tensor) -> None:
     """The same in mixed precision, in bfloat16 wherever autocast would have it."""
-    convolutions, attention = (f"us3l.families.{module}.learned_in_32_bits" for module in ("precision", "vit"))
+    convolutions, attention = (f"us3l.families.{module}.learned_in_32_bits" for module in ("mixed_precision", "vit"))
     with patch(convolutions, as_it_comes), patch(attention, as_it_comes):
         learn(network, images, mixed=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from us3l.families.family import StagedBackbone, needs_timm
-from us3l.families.precision import StridedDepthwise
+from us3l.families.mixed_precision import StridedDepthwise
 from us3l.width import round_channels
 
 # Kind of block, blocks, kernel, stride, expansion and channels at width 1, stage by stage.

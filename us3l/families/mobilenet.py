@@ -12,7 +12,7 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops import Conv2dNormActivation
 
 from us3l.families.family import StagedBackbone
-from us3l.families.precision import StridedDepthwise
+from us3l.families.mixed_precision import StridedDepthwise
 from us3l.width import round_channels
 
 # Expansion, channels, blocks, stride at width 1, stage by stage.

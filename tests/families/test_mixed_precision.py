@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from us3l.families import family
-from us3l.families.precision import StridedDepthwise, learned_in_32_bits
+from us3l.families.mixed_precision import StridedDepthwise, learned_in_32_bits
 
 torch.manual_seed(0)
 
