@@ -43,9 +43,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "features": {"teacher_features": 1.0, "teacher_relations": 0.0},
     "similarities": {"teacher_features": 0.0, "teacher_relations": 1.0},
     "cold": {"relation_temperature": 0.03},
-    "centred": {"teacher_centred": True},
-    "centred-fast": {"teacher_centred": True, "lr": 3e-3},
-    "centred-each": {"teacher_centred": True, "update": "per-width"},
     "fast": {"lr": 3e-3},
     "slow": {"lr": 3e-4},
     "four": {"samples": 4},
@@ -72,7 +69,7 @@ class Comparison:
     """Of the training. bf16-mixed takes 0.7 of the time on processors with avx512_bf16: see slim_step.py."""
     only: tuple[str, ...] = USUAL
     """Kinds of rows to measure; others are unsorted and by-images (other orders of channels), features, similarities,
-    cold, centred, fast, slow, four and each (other settings of the recipe)."""
+    cold, fast, slow, four and each (other settings of the recipe)."""
 
 
 @dataclass(frozen=True)

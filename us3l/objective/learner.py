@@ -205,21 +205,13 @@ class Learner(nn.Module):
         if part == "own":
             return self.base_pair(z, targets)
         if part in self.objective.taught:
-            return self.taught_pair(per_view(self.a, outputs.features), require(targets.expert))
+            return units(per_view(self.a, outputs.features)), units(require(targets.expert))
         t = targets.wider or require(targets.teacher if self.objective.momentum_sub else targets.base)
         if part == "relations":
             return units(z), units(t)
         if self.objective.distill_loss == "soft":
             return tuple(map(at_least_float32, z)), tuple(map(at_least_float32, t))
         return units(per_view(self.h if self.objective.head == "shared" else self.g, z)), units(t)
-
-    def taught_pair(self, features: PerView, expert: PerView) -> tuple[PerView, PerView]:
-        """What imitation of a pretrained teacher compares."""
-        if self.objective.teacher_centred:
-            centres = [self.peers.gather(at_least_float32(view)).mean(dim=0) for view in expert]
-            features = tuple(view - centre for view, centre in zip(features, centres, strict=True))
-            expert = tuple(view - centre for view, centre in zip(expert, centres, strict=True))
-        return units(features), units(expert)
 
     def part_loss(
         self, part: Part, outputs: PerView, targets: PerView, labels: Tensor | None, peers: Peers = ALONE

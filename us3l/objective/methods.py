@@ -9,7 +9,7 @@ from us3l.errors import UserError, did_you_mean
 from us3l.objective.spec import Objective
 
 COMPOSITION = (
-    "base_loss distill_loss own relations teacher_features teacher_relations teacher_centred wider_teaches sub_weight "
+    "base_loss distill_loss own relations teacher_features teacher_relations wider_teaches sub_weight "
     "width_power head momentum_base momentum_sub samples sandwich max_first full_alone gradual lowest_from "
     "fixed_widths update alpha teacher_schedule final_norm projector_norm sub_size sub_crop sub_momentum product"
 ).split()

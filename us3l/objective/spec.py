@@ -47,9 +47,6 @@ class Objective:
     teacher_relations: float = 0.0
     """The share of every network's loss that is imitation of a pretrained --teacher's similarities between the images
     of a batch. If the two shares are 1 together, nothing else is learned."""
-    teacher_centred: bool = False
-    """Take the mean of the --teacher's features over the batch from its features and from those that imitate them, so
-    that only what tells images apart is compared, not what they have in common."""
     wider_teaches: bool = False
     """Let each sub-network learn from the next wider one on the same batch; the widest one keeps its usual target."""
     sub_weight: float = 1.0
