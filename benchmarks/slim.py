@@ -1,7 +1,8 @@
 """What `--recipe slim` makes of a pretrained MobileNetV2, beside all that one could do instead.
 
-python -m benchmarks.slim --out runs/slim-comparison           three seeds of everything, at full length
+python -m benchmarks.slim --out runs/slim-comparison           three seeds of everything
 python -m benchmarks.slim --out runs/short --epochs 5 --seeds 1
+python -m benchmarks.slim --out runs/known --known benchmarks/figures/slim.json --only none      the tables as measured
 
 It can be stopped and started again: runs are resumed, and what was measured is not measured again. The figures are in
 OUT/results.json and OUT/results.md.
@@ -29,7 +30,6 @@ from us3l.files import write_json
 from us3l.run.records import Gauges, read_records
 from us3l.sorting import sort_channels
 from us3l.storage import read_tensors
-from us3l.training.recipes import named
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 SIZE, CIFAR_SIZE = 96, 64
@@ -43,13 +43,15 @@ CHANGES: dict[str, dict[str, Any]] = {
     "features": {"teacher_features": 1.0, "teacher_relations": 0.0},
     "similarities": {"teacher_features": 0.0, "teacher_relations": 1.0},
     "cold": {"relation_temperature": 0.03},
-    "fast": {"lr": 3e-3},
-    "slow": {"lr": 3e-4},
+    "fast": {"lr": 1e-2},
+    "slow": {"lr": 1e-3},
     "four": {"samples": 4},
     "each": {"update": "per-width"},
 }
 """Other settings of the recipe, to choose by."""
 USUAL = ("cut", "sorted", "varied", "slim", "scratch", "alone", "resnet-taught", "resnet-scratch")
+SETTINGS = ("epochs", "precision")
+"""Of the comparison: all of its rows have the same."""
 Figures = dict[str, dict[str, float]]
 """By measure, then by width."""
 
@@ -62,14 +64,16 @@ class Comparison:
     """Folder for runs and results."""
     data: Path = Path("../shared/data")
     """With photos/, cifar10/ and weights/."""
-    epochs: int | None = None
-    """Of every run (default: the recipe's)."""
+    epochs: int = 20
+    """Of every run."""
     seeds: int = 3
-    precision: str = "auto"
+    precision: str = "bf16-mixed"
     """Of the training. bf16-mixed takes 0.7 of the time on processors with avx512_bf16: see slim_step.py."""
     only: tuple[str, ...] = USUAL
     """Kinds of rows to measure; others are unsorted and by-images (other orders of channels), features, similarities,
     cold, fast, slow, four and each (other settings of the recipe)."""
+    known: Path | None = None
+    """results.json of another folder, whose rows are not measured again."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Bench:
         yield Row("sorted", 0, partial(self.untrained, by="weights"))
         yield Row("varied", 0, partial(self.untrained, by="images"))
         started = {"init": self.weights}
-        scratch: dict[str, Any] = {"recipe": "mini-photos", "batch_size": 64, "lr": 0.1}
+        scratch: dict[str, Any] = {"recipe": "mini-photos", "method": "us3l-plus", "batch_size": 64, "lr": 0.1}
         resnet: dict[str, Any] = {"backbone": "resnet18", "base": 32}
         for seed in range(self.command.seeds):
             yield Row("slim", seed, partial(self.trained, f"slim-{seed}", seed, **started))
@@ -138,12 +142,11 @@ class Bench:
         """A run by the recipe slim, or by another that the settings name."""
         settings = {"recipe": "slim", "size": SIZE, "seed": seed, "calibrated_widths": WIDTHS} | settings
         settings["precision"] = self.command.precision
-        epochs = self.command.epochs or named("slim").epochs
         folder = self.command.out / "runs" / name
         if "individual" in settings:
             settings["calibrated_widths"] = (1.0,)
         again = us3l.Run(folder).started
-        given = {"resume": True} if again else {"data": self.photos, "epochs": epochs, **settings}
+        given = {"resume": True} if again else {"data": self.photos, "epochs": self.command.epochs, **settings}
         run = us3l.pretrain(out=folder, progress="lines", **given)
         looks = [record for record in read_records(run) if isinstance(record, Gauges)]
         curve = {
@@ -240,20 +243,33 @@ def summary(results: dict[str, Figures]) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
+def read_results(file: Path | None, command: Comparison) -> dict[str, Figures]:
+    """The figures in a file, if there is one; those of other settings are not to be compared."""
+    if file is None or not file.exists():
+        return {}
+    content = json.loads(file.read_text())
+    for name in SETTINGS:
+        if content[name] != getattr(command, name):
+            raise SystemExit(f"{file} has {name}={content[name]}: give the same, or another --out")
+    return content["results"]
+
+
 def main() -> None:
     command = tyro.cli(Comparison)
     warnings.filterwarnings("ignore", message="width .* is not calibrated")
     file = command.out / "results.json"
-    results: dict[str, Figures] = json.loads(file.read_text()) if file.exists() else {}
+    results = read_results(command.known, command) | read_results(file, command)
     command.out.mkdir(parents=True, exist_ok=True)
     for row in Bench(command).rows():
         if row.name in results or row.kind.partition("-0.")[0] not in command.only:
             continue
         print(f"measuring {row.name} ...", flush=True)
-        results[row.name] = row.measure()
-        write_json(file, results)
-        (command.out / "results.md").write_text(summary(results), encoding="utf-8")
-        print(json.dumps(results[row.name]), flush=True)
+        found = row.measure()
+        print(json.dumps(found), flush=True)
+        results = read_results(file, command) | results | {row.name: found}  # others may work in the same folder
+        write_json(file, {name: getattr(command, name) for name in SETTINGS} | {"results": results})
+    (command.out / "results.md").write_text(summary(results), encoding="utf-8")
+    print(summary(results))
 
 
 if __name__ == "__main__":

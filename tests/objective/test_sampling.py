@@ -134,7 +134,6 @@ def test_plain_draws_are_the_same_with_and_without_mixed_ones():
         ({"mixed": 0.5, "sandwich": False}, "needs sandwich"),
         ({"mixed": 0.5, "samples": 2}, "three or more samples"),
         ({"mixed_depth": 0.5}, "it needs mixed"),
-        ({"mixed": 0.5, "mixed_depth": 0.5, "update": "per-width"}, "per-batch"),
     ],
 )
 def test_mixed_settings_that_do_not_go_together(settings, message):

@@ -207,8 +207,8 @@ class Objective:
             "more samples instead of fixed_widths": (
                 self.mixed == 0 or (self.sandwich and self.samples >= 3 and not self.fixed_widths)
             ),
-            "mixed_depth leaves out blocks of mixed sub-networks, whose weights then have no gradient: it needs mixed, "
-            "and update='per-batch'": (self.mixed_depth == 1 or (self.mixed > 0 and self.update == "per-batch")),
+            "mixed_depth leaves out blocks of mixed sub-networks: it needs mixed": self.mixed_depth == 1
+            or self.mixed > 0,
             f"fixed_widths={self.fixed_widths} must be at least one width above 0 and at most 1": (
                 self.fixed_widths is None
                 or (len(self.fixed_widths) > 0 and all(0 < width <= 1 for width in self.fixed_widths))

@@ -285,7 +285,7 @@ SLIM = replace(
     CIFAR.with_method("imitate"),
     network=Network("mobilenet_v2", stem="imagenet"),
     views=Views(96, (0.2, 1.0), grey=0.0),
-    optimiser=Optimiser("adamw", lr=1e-3, warmup=1, weight_decay=0.01),
+    optimiser=Optimiser("adamw", lr=3e-3, warmup=1, weight_decay=0.01),
     epochs=50,
     batch_size=64,
 )
