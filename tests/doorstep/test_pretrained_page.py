@@ -1,0 +1,28 @@
+"""The tables of docs/pretrained.md are what the file of figures says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.slim import summary
+
+ROOT = Path(__file__).parents[2]
+LABELS = {
+    "slim": "`--recipe slim`",
+    "cut": "cut and calibrated",
+    "sorted": "channels in order, and calibrated",
+}
+MEASURES = ("knn, photos", "linear, photos", "ImageNet's classifier, ten classes")
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_tables_are_as_measured(measure: str) -> None:
+    content = json.loads((ROOT / "benchmarks" / "figures" / "slim.json").read_text())
+    page = (ROOT / "docs" / "pretrained.md").read_text().replace("**", "")
+    tables = summary(content["results"])
+    rows = tables[tables.index(f"{measure}, %") :].split("\n\n")[1].splitlines()[2:]
+    assert rows
+    for row in rows:
+        kind, cells = row.removeprefix("| ").split(" | ", 1)
+        assert f"| {LABELS[kind]} | {cells}" in page, row
