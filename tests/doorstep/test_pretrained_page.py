@@ -8,11 +8,7 @@ import pytest
 from benchmarks.slim import summary
 
 ROOT = Path(__file__).parents[2]
-LABELS = {
-    "slim": "`--recipe slim`",
-    "cut": "cut and calibrated",
-    "sorted": "channels in order, and calibrated",
-}
+LABELS = {"slim": "`--recipe slim`"}
 MEASURES = ("knn, photos", "linear, photos", "ImageNet's classifier, ten classes")
 
 
