@@ -26,7 +26,7 @@ class Reproduce:
 
     TABLE is main-cifar100, main-vit-cifar10, main-imagenet, motivation, ablation, ablation1, app-ablation,
     app-ablation-sample, app-ablation-reg, app-ablation-reg-for-byol, intersect, app-arbitrary-width, classification,
-    classification-r18 or coco; or one of ours: every-width, plus-ablation, backbones, guidelines, steps.
+    classification-r18 or coco; or one of ours: every-width, plus-ablation, backbones, elastic, guidelines, steps.
 
     Runs are in OUT/SCALE, named by their settings. Tables share them, finished runs are never repeated, and any number
     of processes or machines that see the folder share the work. Tables are OUT/SCALE/tables/TABLE.csv, .md and .png;

@@ -47,11 +47,20 @@ BACKBONES = (
     ("MobileNetV2: US3L-plus", "main-cifar100", 23, "us3l-plus"),
 )
 """Rows of the paper's tables, here all on CIFAR-100, and the method that takes the place of the paper's, if any."""
+ELASTIC: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("ResNet-18, plain widths only", "cifar-resnet18", {}),
+    ("ResNet-18, also a width for each stage", "cifar-resnet18", {"mixed": 0.5}),
+    ("ResNet-18, also fewer blocks", "cifar-resnet18", {"mixed": 0.5, "mixed_depth": 0.5}),
+    ("ViT-Tiny, plain widths only", "cifar-vit-tiny", {}),
+    ("ViT-Tiny, also fewer blocks", "cifar-vit-tiny", {"mixed": 0.5, "mixed_depth": 0.5}),
+)
+"""US3L-plus with half of its random sub-networks drawn as `us3l search` finds them: what plain widths lose by it."""
 UNTOLD = ("Once Training", "Training Cost", "Expected forward number", "Case", "Avg.", "1.0x diff", "Model Type")
 OWN = {
     "every-width": "networks trained alone, US+SimCLR, the paper's US3L and US3L-plus",
     "plus-ablation": "US3L-plus with each of its ingredients taken away",
     "backbones": "ViT-Tiny and MobileNetV2: networks trained alone, the paper's US3L and US3L-plus",
+    "elastic": "US3L-plus at plain widths only, with widths for each stage, and with fewer blocks",
     "guidelines": "the consistency of guidance over training, for the combinations of losses and teacher",
     "steps": "US3L with one update per batch (the paper's Algorithm 1) or one per width (the authors' code)",
 }
@@ -170,6 +179,8 @@ def rows_of(name: str) -> list[tuple[Case, Row]]:
         return [(PLUS, blank("US3L-plus")), *((one, blank(words)) for words, one in less.items())]
     if name == "backbones":
         return [other_backbone(*row) for row in BACKBONES]
+    if name == "elastic":
+        return [(Case(words, recipe, "us3l-plus", changes), blank(words)) for words, recipe, changes in ELASTIC]
     if name == "steps":
         ours = case("main-cifar100/9")
         each = replace(ours, objective=ours.objective | {"update": "per-width"})
