@@ -39,6 +39,7 @@ SMALL = replace(
 )
 VIT = replace(SMALL, network=Network("vit_tiny", base=12, heads=1, depth=2, patch=4))
 APART = replace(SMALL.objective, update="per-width", sub_momentum=0.5)
+MIXED = replace(APART, samples=3, mixed=1.0, mixed_depth=0.5)
 SYNCED = {"sync_bn": True}
 CASES: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "vit": (VIT, {}),
@@ -46,6 +47,7 @@ CASES: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "vit simclr": (VIT.with_method("us-simclr"), {}),
     "simclr": (SMALL.with_method("us-simclr"), SYNCED),
     "per width": (replace(SMALL, objective=APART), SYNCED),
+    "mixed depth": (replace(SMALL, objective=MIXED), SYNCED),
     "moco v3": (SMALL.with_method("us3l-mocov3"), SYNCED),
     "queue": (replace(SMALL, objective=replace(SMALL.objective, base_loss="moco")), SYNCED),
     "supervised": (SMALL.with_method("us-net"), SYNCED),
@@ -53,6 +55,7 @@ CASES: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "shards": (SMALL.with_method("us-simsiam"), {}),
     "fsdp": (replace(VIT, optimiser=Optimiser("adamw", lr=1e-3, weight_decay=0.1)), {"fsdp": True}),
     "fsdp per width": (replace(SMALL, objective=APART), SYNCED | {"fsdp": True}),
+    "fsdp mixed depth": (replace(SMALL, objective=MIXED), SYNCED | {"fsdp": True}),
     "fsdp queue": (VIT.with_objective(base_loss="moco"), {"fsdp": True, "accumulate": 2}),
     "fsdp lars": (replace(VIT, optimiser=Optimiser("lars", lr=0.1)), {"fsdp": True}),
 }

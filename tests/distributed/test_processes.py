@@ -17,7 +17,7 @@ from us3l.distributed.peers import ALONE
 from us3l.training.trainer import split
 
 pytestmark = pytest.mark.slow
-CASES = ["in memory", "vit simclr", "per width", "queue", "accumulated", "shards", "fsdp"]
+CASES = ["in memory", "vit simclr", "mixed depth", "queue", "accumulated", "shards", "fsdp"]
 
 
 @pytest.fixture(scope="module")
