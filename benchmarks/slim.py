@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import tyro
@@ -25,7 +25,8 @@ import tyro
 import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.evaluation import evaluate_frozen
+from us3l.evaluation.frozen import features, judge
+from us3l.evaluation.tasks import prepare
 from us3l.files import write_json
 from us3l.run.records import Gauges, read_records
 from us3l.sorting import sort_channels
@@ -47,6 +48,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "slow": {"lr": 1e-3},
     "four": {"samples": 4},
     "each": {"update": "per-width"},
+    "mixed": {"mixed": 0.5, "mixed_depth": 0.5},
 }
 """Other settings of the recipe, to choose by."""
 USUAL = ("cut", "sorted", "varied", "slim", "scratch", "alone", "resnet-taught", "resnet-scratch")
@@ -71,7 +73,7 @@ class Comparison:
     """Of the training. bf16-mixed takes 0.7 of the time on processors with avx512_bf16: see slim_step.py."""
     only: tuple[str, ...] = USUAL
     """Kinds of rows to measure; others are unsorted and by-images (other orders of channels), features, similarities,
-    cold, fast, slow, four and each (other settings of the recipe)."""
+    cold, fast, slow, four, each and mixed (other settings of the recipe)."""
     known: Path | None = None
     """results.json of another folder, whose rows are not measured again."""
 
@@ -129,13 +131,13 @@ class Bench:
         net.load_plain({name: tensor for name, tensor in self.state.items() if not name.startswith("classifier")})
         net.metadata = {"preprocessing": Preprocessing.usual(SIZE).to_plain()}
         if by is not None:
-            sort_channels(net.eval(), self.seen("train", 512)[0] if by == "images" else None)
+            sort_channels(net.eval(), self.seen(512) if by == "images" else None)
         return net
 
     def untrained(self, by: str | None = None) -> Figures:
         """Its sub-networks merely calibrated."""
         net = self.source(by)
-        us3l.calibrate(net, self.seen("train", CALIBRATION)[0], WIDTHS[1:])
+        us3l.calibrate(net, self.seen(CALIBRATION), WIDTHS[1:])
         return self.measured(net.eval())
 
     def trained(self, name: str, seed: int, **settings: Any) -> Figures:
@@ -155,59 +157,56 @@ class Bench:
             }
             for look in looks
         }
-        return self.measured(run.network) | curve
+        return self.measured(run.network, transfer=name.startswith(("slim", "scratch"))) | curve
 
     def resorted(self, name: str, seed: int, by: str | None) -> Figures:
         """The recipe slim with channels in another order: those of a slimmable network are not sorted again."""
         return self.trained(name, seed, init=self.source(by))
 
+    def measured(self, net: us3l.Slimmable, transfer: bool = False) -> Figures:
+        """kNN, linear probe and, where it fits, ImageNet's own classifier on the photographs; also on CIFAR-10."""
+        figures = self.probed(net, self.photos, "photos")
+        return figures | (self.probed(net, self.cifar, f"cifar10 at {CIFAR_SIZE}", True) if transfer else {})
+
     @torch.no_grad()
-    def measured(self, net: us3l.Slimmable) -> Figures:
-        """kNN and linear probe on the photographs and on CIFAR-10; and ImageNet's own classifier, where it fits."""
-        widths = [width for width in WIDTHS if width >= net.min_width]
-        found = self.probed(net, widths, self.photos, "photos", None, None)
-        found |= self.probed(net, widths, self.cifar, f"cifar10 at {CIFAR_SIZE}", CIFAR_SIZE, (5_000, 2_000))
-        if net.family.name == "mobilenet_v2":
-            images, labels = self.seen("test")
-            names = sorted(CLASSES)  # as folders are
-            weight, bias = (self.state[f"classifier.1.{part}"][[CLASSES[name] for name in names]] for part in
-                            ("weight", "bias"))  # fmt: skip
-            right = {}
-            for width in widths:
-                features = torch.cat([net.at(width)(batch) for batch in images.split(250)])
-                right[f"{width:g}"] = 100 * ((features @ weight.T + bias).argmax(1) == labels).float().mean().item()
-            found["ImageNet's classifier, ten classes"] = right
+    def probed(self, net: us3l.Slimmable, data: str, name: str, other: bool = False) -> Figures:
+        """On images of one kind; those of another kind are fewer, and smaller."""
+        size, most = (CIFAR_SIZE, (5_000, 2_000)) if other else (None, (None, None))
+        side = Preprocessing.of(net, size).resize
+        train, test = load(data, "train", side, limit=most[0]), load(data, "test", side, limit=most[1])
+        if other:  # statistics belong to the size of the images, too
+            net = without_statistics(net)
+        task = prepare(net, train, test, [width for width in WIDTHS if width >= net.min_width], size)
+        found: Figures = {}
+        for width, known, asked in features(net, task, None):
+            scores, _ = judge(known, asked, task.classes)
+            percent = {f"{kind}, {name}": score.top1 for kind, score in scores.items()}
+            if not other and net.family.name == "mobilenet_v2":
+                right = (self.classified(asked.values[0]) == asked.labels).float().mean().item()
+                percent["ImageNet's classifier, ten classes"] = 100 * right
+            for measure, value in percent.items():
+                found.setdefault(measure, {})[f"{width:g}"] = value
         return found
 
-    def probed(
-        self,
-        net: us3l.Slimmable,
-        widths: list[float],
-        data: str,
-        name: str,
-        size: int | None,
-        counts: tuple[int, int] | None,
-    ) -> Figures:
-        side = Preprocessing.of(net, size).resize
-        most = counts or (None, None)
-        train, test = load(data, "train", side, limit=most[0]), load(data, "test", side, limit=most[1])
-        if size is not None:  # statistics belong to the size of the images, too
-            other = us3l.Slimmable(net.family, net.min_width)
-            other.load_state_dict({k: v for k, v in net.state_dict().items() if k in other.state_dict()}, strict=False)
-            other.metadata = net.metadata
-            net = other.eval()
-        results = evaluate_frozen(net, train, test, widths, size, floor=False).results
-        return {
-            f"{kind}, {name}": {f"{row.width:g}": getattr(row, kind) for row in results} for kind in ("knn", "linear")
-        }
+    def classified(self, values: torch.Tensor) -> torch.Tensor:
+        """Which of the ten classes ImageNet's own classifier sees."""
+        rows = [CLASSES[name] for name in sorted(CLASSES)]  # as folders are
+        weight, bias = (self.state[f"classifier.1.{part}"][rows] for part in ("weight", "bias"))
+        return (values @ weight.T + bias).argmax(1)
 
     @cache  # noqa: B019 (there is one of it)
-    def seen(self, split: Literal["train", "test"], count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Photographs as the network sees them, and their labels."""
+    def seen(self, count: int) -> torch.Tensor:
+        """Training photographs as the network sees them."""
         preprocessing = Preprocessing.usual(SIZE)
-        images = load(self.photos, split, preprocessing.resize, limit=count)
-        assert images.labels is not None
-        return preprocessing.apply(images.images), images.labels
+        return preprocessing.apply(load(self.photos, "train", preprocessing.resize, limit=count).images)
+
+
+def without_statistics(net: us3l.Slimmable) -> us3l.Slimmable:
+    """The same network, not calibrated."""
+    other = us3l.Slimmable(net.family, net.min_width)
+    other.load_state_dict({k: v for k, v in net.state_dict().items() if k in other.state_dict()}, strict=False)
+    other.metadata = net.metadata
+    return other.eval()
 
 
 def renamed(measure: Callable[[], Figures], width: float) -> Figures:
