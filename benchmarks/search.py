@@ -122,7 +122,7 @@ class Tau(Measured):
         print(f"from {len(train)} and tested on {len(test)} images of {self.data}; depth: {self.depth}")
         print("| figure | tau with the linear probe | 95 % interval | tau with kNN | 95 % interval |")
         print("| --- | --- | --- | --- | --- |")
-        for name in ("neighbours", "cka", "rankme", "macs", "params"):
+        for name in (*SCORES, "rankme", "macs", "params"):
             cells = []
             for kind in ("linear", "knn"):
                 value, low, high = tau([row[name] for row in rows], [row[kind] for row in rows])

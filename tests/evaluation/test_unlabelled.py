@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
 
 import us3l
 from us3l.data.images import ImageSet
@@ -18,6 +20,7 @@ from us3l.evaluation.unlabelled import (
     evaluate_unlabelled,
     images_to_look_at,
     lidar,
+    predicted_share,
     quality,
     rankme,
     shared_neighbours,
@@ -105,6 +108,30 @@ def test_shared_neighbours():
     assert shared_neighbours(2 * features @ rotation(6), features) == 100
     assert shared_neighbours(normal(200, 6, seed=9), features) < 12  # chance is 5 %
     assert 20 < shared_neighbours(features[:, :4], features) < 80
+
+
+def test_predicted_share_is_ridge_regression_on_other_images():
+    full = normal(90, 12) @ normal(12, 12, seed=1)
+    features = full[:, :5] * torch.tensor([1e-3, 1.0, 10.0, 1e3, 1.0]) + 0.1 * normal(90, 5, seed=2)
+
+    def predicted(x, y):
+        error = 0.0
+        for fold in range(4):
+            held = np.arange(len(x)) % 4 == fold
+            map_ = Ridge(alpha=(~held).sum(), fit_intercept=False).fit(x[~held], y[~held])
+            error += np.square(y[held] - map_.predict(x[held])).sum()
+        return 1 - error / np.square(y).sum()
+
+    x, y = (StandardScaler().fit_transform(values.numpy()) for values in (features, full))
+    assert predicted_share(features, full) == pytest.approx(100 * predicted(x, y) / predicted(y, y), rel=1e-6)
+
+
+def test_predicted_share_of_what_tells_nothing_is_nothing():
+    full = normal(80, 6)
+    assert predicted_share(full, full) == 100
+    assert predicted_share(torch.cat([full, torch.full((80, 1), 7.0)], dim=1), full) == pytest.approx(100)
+    assert predicted_share(normal(80, 6, seed=9), full) == 0
+    assert predicted_share(torch.ones(80, 6), full) == predicted_share(full, torch.ones(80, 6)) == 0
 
 
 def test_features_that_are_not_finite_have_no_quality():

@@ -180,10 +180,10 @@ class Accuracies:
 
 def searched(run: Run, net: Slimmable) -> Accuracies | None:
     """What searches found, to rank networks by where nothing was evaluated: the scores of the newest one."""
-    for record in reversed(read_searches(run).values()):
-        if record.settings.get("score") == "neighbours":
-            return Accuracies(record.data, "agreement", {net.canonical(o.width): o.score for o in record.networks})
-    return None
+    *_, newest = (None, *read_searches(run).values())
+    if newest is None:
+        return None
+    return Accuracies(newest.data, "agreement", {net.canonical(one.width): one.score for one in newest.networks})
 
 
 def best_searched(run: Run, net: Slimmable) -> list[Width]:

@@ -1,4 +1,4 @@
-"""Quality of features without any label: RankMe, LiDAR, and agreement with the full network.
+"""Quality of features without any label: RankMe, LiDAR, and several kinds of agreement with the full network.
 
 The first two count the directions that features use, so they are at most the number of channels: compare networks of
 one width by them, not widths with each other.
@@ -37,6 +37,10 @@ VIEWED, VIEWS = 500, 4
 """Of these, how many are seen in random views, and in how many each."""
 BATCH = 250
 RIDGE = 1e-4
+FOLDS = 4
+"""Parts of the images; each is predicted by a map that was fitted on the others."""
+SHRINKAGE = 1.0
+"""The penalty of that map, as a share of the variance of a channel."""
 
 
 def rankme(features: Tensor) -> float:
@@ -142,6 +146,51 @@ def linear_cka(features: Tensor, full: Tensor) -> float:
     x, y = (values - values.mean(0) for values in (_exact(features), _exact(full)))
     scale = (x.T @ x).norm() * (y.T @ y).norm()
     return 100 * ((y.T @ x).square().sum() / scale).item() if scale > 0 else 0.0
+
+
+def predicted_share(features: Tensor, full: Tensor) -> float:
+    """How much of the full network's features a linear map from a narrower one's predicts, of images new to the map.
+
+    A linear probe maps features in the same way, so what is lost here is lost to it too. The penalty of the map makes
+    directions count that many channels share, as those that a probe learns from few labels.
+
+    Args:
+        features: The narrower network's, images x channels; at least `FOLDS` images, in any order.
+        full: The full network's of the same images.
+
+    Returns:
+        Percent of the variance, relative to what the full network's features predict of themselves; 0 if either is
+        nothing. All channels count alike, whatever their scale.
+
+    >>> values = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
+    >>> round(predicted_share(3 * values + 1, values), 3)
+    100.0
+    >>> predicted_share(values[:, :3], values) < 60
+    True
+    """
+    x, y = (_standardised(_exact(values)) for values in (features, full))
+    own = _predicted(y, y)
+    return 100 * (max(0.0, _predicted(x, y)) / own) if own > 0 else 0.0
+
+
+def _predicted(x: Tensor, y: Tensor) -> float:
+    """The share of the variance of y that ridge regression on x predicts, each fold from the others."""
+    similarities, folds = x @ x.T, torch.arange(len(x), device=x.device) % FOLDS
+    error = torch.zeros((), dtype=y.dtype, device=y.device)
+    for fold in range(FOLDS):
+        held, rest = folds == fold, folds != fold
+        among = similarities[rest][:, rest]
+        among.diagonal().add_(SHRINKAGE * len(among))
+        error += (y[held] - similarities[held][:, rest] @ torch.linalg.solve(among, y[rest])).square().sum()
+    total = y.square().sum()
+    return (1 - error / total).item() if total > 0 else 0.0
+
+
+def _standardised(values: Tensor) -> Tensor:
+    """Channels of mean 0 and variance 1, but for those that are constant."""
+    centred = values - values.mean(0)
+    deviations = centred.square().mean(0).sqrt()
+    return torch.where(deviations > 1e-9 * values.abs().amax(), centred / deviations, 0.0)
 
 
 def quality(features: Tensor, viewed: Tensor, full: Tensor | None = None) -> dict[str, float]:

@@ -8,12 +8,16 @@ import torch
 from torch import Tensor
 
 from us3l.calibration import calibrate
-from us3l.evaluation.unlabelled import linear_cka, shared_neighbours
+from us3l.evaluation.unlabelled import linear_cka, predicted_share, shared_neighbours
 from us3l.searching.settings import ScoreName
 from us3l.slimmable import Slimmable
 from us3l.width import Width
 
-SCORES: dict[ScoreName, Callable[[Tensor, Tensor], float]] = {"neighbours": shared_neighbours, "cka": linear_cka}
+SCORES: dict[ScoreName, Callable[[Tensor, Tensor], float]] = {
+    "prediction": predicted_share,
+    "neighbours": shared_neighbours,
+    "cka": linear_cka,
+}
 CALIBRATED = 256
 """Images on which a sub-network's batch-norm statistics are collected before it is judged."""
 BATCH = 64
@@ -25,10 +29,11 @@ class Judge:
     Args:
         net: The network, which stays as it is.
         images: Preprocessed, N x 3 x S x S, on the network's device.
-        score: "neighbours" is the share of the nearest neighbours that are the same; "cka" is linear CKA.
+        score: "prediction" is the share of the full network's features that a linear map predicts; "neighbours" is that
+            of the nearest neighbours that are the same; "cka" is linear CKA.
     """
 
-    def __init__(self, net: Slimmable, images: Tensor, score: ScoreName = "neighbours") -> None:
+    def __init__(self, net: Slimmable, images: Tensor, score: ScoreName = "prediction") -> None:
         self.net, self.images, self.compare = net, images, SCORES[score]
         self.full = self.features(1.0)
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from us3l.errors import UserError
 
-ScoreName = Literal["neighbours", "cka"]
+ScoreName = Literal["prediction", "neighbours", "cka"]
 FEWEST = 50  # images
 
 
@@ -21,8 +21,9 @@ class SearchSettings:
     """Sub-networks to score."""
     images: int = 512
     """Unlabelled images to score them on; as many others confirm the best."""
-    score: ScoreName = "neighbours"
-    """What counts: the nearest neighbours that a sub-network shares with the full network, or linear CKA with it."""
+    score: ScoreName = "prediction"
+    """What counts: how well a linear map predicts the full network's features from a sub-network's; the nearest
+    neighbours that both share; or linear CKA of the two."""
     seed: int = 0
     """Of the choice of images, and of all draws."""
 
