@@ -20,7 +20,7 @@ from us3l.verbs import summaries
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    scale = replace(SCALES["mini"], widths=(1.0, 0.25), images=130, epochs=1, calibration=16, labelled=100)
+    scale = replace(SCALES["mini"], widths=(1.0, 0.25), images=130, size=8, epochs=1, calibration=16, labelled=100)
     monkeypatch.setitem(SCALES, "mini", scale)
     return scale
 
