@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from us3l.reporting.palette import COLOURS
-from us3l.reporting.style import line_style, new_figure, save
+from us3l.reporting.style import line_style, log_ticks, new_figure, save
+from us3l.reporting.tables import round_count
 
 # How people without one kind of cone see linear RGB (Machado, Oliveira and Fernandes 2009), after normal vision.
 VISIONS = np.array(
@@ -53,3 +54,15 @@ def test_names_are_no_formulas(tmp_path, name, kind):
     assert (tmp_path / f"a.{kind}").stat().st_size > 1000
     assert "\udce9" not in figure.get_suptitle()
     assert "\x1b" not in figure.get_suptitle()
+
+
+def test_ticks_of_a_logarithmic_axis_are_numbers_that_people_read(tmp_path):
+    for label, expected in (("{:g}".format, "2e+06"), (round_count, "2 M")):
+        figure = new_figure(6, 4, "costs")
+        axes = figure.subplots()
+        axes.plot([1e6, 9e6], [1, 2])
+        log_ticks(axes, label)
+        save(figure, tmp_path / "figure.png")
+        shown = [tick.get_text() for tick in axes.get_xticklabels()]
+        assert expected in shown
+        assert not any("$" in text for text in shown)  # formulas are not drawn as such

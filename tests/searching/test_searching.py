@@ -80,8 +80,8 @@ def test_the_page_draws_it(run, record):
     assert searched["points"][-1][1] == pytest.approx(100)
     assert all("-" not in name for _, _, name in plain["points"])
     rows = {row[0]: row for row in one["table"]["rows"]}
-    assert rows[as_plain(record.best)][1] == bars(record.best, 4)
-    assert len(rows[1.0][1]) == 4
+    assert rows[as_plain(record.best)][1] == bars(record.best, (2, 2, 2, 2))
+    assert rows[1.0][1] == "██ ██ ██ ██"
     assert one["table"]["columns"][1]["name"] == "stages"
 
 

@@ -180,7 +180,7 @@ class Accuracies:
 
 def searched(run: Run, net: Slimmable) -> Accuracies | None:
     """What searches found, to rank networks by where nothing was evaluated: the scores of the newest one."""
-    *_, newest = (None, *read_searches(run).values())
+    newest = next(reversed(read_searches(run).values()), None)
     if newest is None:
         return None
     return Accuracies(newest.data, "agreement", {net.canonical(one.width): one.score for one in newest.networks})

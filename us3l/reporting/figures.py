@@ -7,12 +7,12 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MultipleLocator, NullLocator
+from matplotlib.ticker import MultipleLocator, NullLocator
 
 from us3l.errors import UserError
 from us3l.reporting.palette import COLOURS, INK, RULE
 from us3l.reporting.style import checked, legend, line_style, log_ticks, new_figure, plain, save
-from us3l.reporting.tables import human
+from us3l.reporting.tables import round_count
 from us3l.run import Run
 from us3l.run.evaluations import METRICS, EvaluationRecord, WidthResult, evaluation_file
 from us3l.width import mean_width
@@ -140,8 +140,7 @@ def _dress(figure: Figure, axes: Axes, results: Sequence[WidthResult]) -> None:
 
 def _log_scale(axes: Axes, values: Sequence[float]) -> None:
     """A logarithmic axis around these values, with numbers that people read."""
-    log_ticks(axes)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: human(value).replace(".00", "").replace(".0", "")))
+    log_ticks(axes, round_count)
     low, high = min(values), max(values)
     margin = (high / low) ** 0.06 if high > low else 2
     axes.set_xlim(low / margin, high * margin)

@@ -107,5 +107,4 @@ def _panel(axes: Axes, profile: Profile, accuracies: Accuracies | None, rows: Se
             color=INK,
         )
     log_ticks(axes)
-    axes.xaxis.set_major_formatter("{x:g}")
     axes.margins(x=0.12, y=0.12)

@@ -240,7 +240,6 @@ def every_width_figure(found: Sequence[Found], path: Path) -> None:
                 bars = errors if any(errors) else None
                 axes.errorbar(costs, means, bars, label=label, linewidth=1.8, capsize=3, **draw.line_style(number))
         draw.log_ticks(axes)
-        axes.xaxis.set_major_formatter("{x:g}")
         draw.plain(axes, "million multiply-accumulates per image")
     draw.legend(figure, figure.axes[0], columns=4, size=10)
     draw.save(figure, path)

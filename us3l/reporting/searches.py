@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.table import Table
 
 from us3l.deploy.pick import BUDGETS
 from us3l.reporting.palette import COLOURS, INK
-from us3l.reporting.tables import human
+from us3l.reporting.tables import human, round_count
 from us3l.run.searches import FoundNetwork, SearchRecord
 from us3l.width import Subnet, Width, as_plain
 
@@ -17,14 +18,15 @@ SHOWN = 12
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def bars(width: Width, stages: int) -> str:
-    """A little bar for each stage: as high as its width.
+def bars(width: Width, blocks: Sequence[int]) -> str:
+    """A little bar for each block that a stage has, as high as its width; stages stand apart if they have several.
 
-    >>> bars(Subnet((0.25, 1.0)), 2), bars(0.5, 3)
-    ('▂█', '▄▄▄')
+    >>> bars(Subnet((0.25, 1.0)), (1, 1)), bars(Subnet((0.25, 1.0), (2, 1)), (2, 2)), bars(0.5, (2, 2))
+    ('▂█', '▂▂ █', '▄▄ ▄▄')
     """
-    widths = width.widths if isinstance(width, Subnet) else (width,) * stages
-    return "".join(BARS[max(0, round(8 * number) - 1)] for number in widths)
+    subnet = width if isinstance(width, Subnet) else Subnet((width,) * len(blocks))
+    stages = zip(subnet.widths, subnet.depths or blocks, strict=True)
+    return (" " if max(blocks) > 1 else "").join(BARS[max(0, round(8 * w) - 1)] * depth for w, depth in stages)
 
 
 def search_table(record: SearchRecord) -> Table:
@@ -41,7 +43,7 @@ def search_table(record: SearchRecord) -> Table:
             ms = one.measured_ms
             cells += [f"{one.figures['latency_ms']:.3g}", "" if ms is None else f"{ms:.3g}"]
         best = "best" if one.width == record.best else ""
-        table.add_row(bars(one.width, stages_of(record)), f"{one.width:g}x", *cells, best)
+        table.add_row(bars(one.width, blocks_of(record)), f"{one.width:g}x", *cells, best)
     return table
 
 
@@ -64,7 +66,7 @@ def search_facts(record: SearchRecord) -> dict[str, Any]:
     columns |= {"parameters": "count"} | ({"measured": "ms"} if timed(record) else {})
     rows = []
     for one in shown(record):
-        row = [as_plain(one.width), bars(one.width, stages_of(record)), one.score, one.confirmed]
+        row = [as_plain(one.width), bars(one.width, blocks_of(record)), one.score, one.confirmed]
         rows.append([*row, one.figures["macs"], one.figures["params"], *([one.measured_ms] if timed(record) else [])])
     return {
         "name": record.name,
@@ -81,8 +83,11 @@ def shown(record: SearchRecord) -> list[FoundNetwork]:
     return sorted(finalists + front[: SHOWN - len(finalists)], key=lambda one: -one.score)
 
 
-def stages_of(record: SearchRecord) -> int:
-    return max((len(one.width.widths) for one in record.networks if isinstance(one.width, Subnet)), default=1)
+def blocks_of(record: SearchRecord) -> tuple[int, ...]:
+    """How many bars each stage has at most: its blocks, or one if none are left out anywhere."""
+    found = [one.width for one in record.networks if isinstance(one.width, Subnet)]
+    deep = [width.depths for width in found if width.depths]
+    return tuple(map(max, zip(*deep, strict=True))) if deep else (1,) * max((len(w.widths) for w in found), default=1)
 
 
 def timed(record: SearchRecord) -> bool:
@@ -123,9 +128,11 @@ def search_figure(record: SearchRecord, path: Path) -> None:
         points = [(one.figures[kind], one.score) for one in front]
         axes.plot(*zip(*points, strict=True), "o-", color=COLOURS[number], label=name, linewidth=2, markersize=5)
     axes.axvline(record.budgets[kind], color=INK, linewidth=1, linestyle=":", label="budget")
-    axes.set_xscale("log")
     axes.set_ylabel("agreement with the full network, %", fontsize=12, color=INK)
     plain(axes, f"{BUDGETS[kind]} (log scale)")
-    log_ticks(axes)
+    log_ticks(axes, round_count if kind in ("macs", "params") else "{:g}".format)
+    if best := record.at(record.best):
+        place, away = (best.figures[kind], best.score), (-8, 8)
+        axes.annotate(f"{best.width:g}x", place, away, textcoords="offset points", ha="right", fontsize=11, color=INK)
     legend(figure, axes)
     save(figure, path)

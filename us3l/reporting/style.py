@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from us3l.errors import UserError
 from us3l.files import replacing
@@ -53,9 +54,10 @@ def plain(axes: Axes, x: str | None = None, y: str | None = None) -> None:
         axes.set_ylabel(y, fontsize=12, color=INK)
 
 
-def log_ticks(axes: Axes) -> None:
-    """A logarithmic x axis with ticks at 1, 2 and 5."""
+def log_ticks(axes: Axes, label: Callable[[float], str] = "{:g}".format) -> None:
+    """A logarithmic x axis with ticks at 1, 2 and 5, and what they say."""
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: label(value)))
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
 

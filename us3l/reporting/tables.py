@@ -26,6 +26,15 @@ def human(count: float) -> str:
     return f"{count:#.3g}".rstrip(".") + unit if unit else f"{count:.0f}"
 
 
+def round_count(count: float) -> str:
+    """The same of a round number, which ticks of pictures have.
+
+    >>> round_count(2e6), round_count(500)
+    ('2 M', '500')
+    """
+    return human(count).replace(".00", "").replace(".0", "")
+
+
 WidthScores = Mapping[Width, Mapping[str, Score]]
 """By width, then by the kind of accuracy."""
 
