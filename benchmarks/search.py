@@ -23,6 +23,7 @@ import torch
 import tyro
 
 import us3l
+from us3l.allocation import keep_freed_memory
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
@@ -229,6 +230,7 @@ def main() -> None:
         | Annotated[Compare, tyro.conf.subcommand("compare")]
         | Annotated[Depth, tyro.conf.subcommand("depth")]
     )
+    keep_freed_memory()
     started = time.monotonic()
     command.work()
     print(f"{time.monotonic() - started:.0f} s")

@@ -23,6 +23,7 @@ import torch
 import tyro
 
 import us3l
+from us3l.allocation import keep_freed_memory
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.evaluation.frozen import features, judge
@@ -255,6 +256,7 @@ def read_results(file: Path | None, command: Comparison) -> dict[str, Figures]:
 
 def main() -> None:
     command = tyro.cli(Comparison)
+    keep_freed_memory()
     warnings.filterwarnings("ignore", message="width .* is not calibrated")
     file = command.out / "results.json"
     results = read_results(command.known, command) | read_results(file, command)
