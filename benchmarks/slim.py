@@ -48,7 +48,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "fast": {"lr": 1e-2},
     "slow": {"lr": 1e-3},
     "four": {"samples": 4},
-    "each": {"update": "per-width"},
+    "together": {"update": "per-batch"},
     "mixed": {"mixed": 0.5, "mixed_depth": 0.5},
 }
 """Other settings of the recipe, to choose by."""
@@ -74,7 +74,7 @@ class Comparison:
     """Of the training. bf16-mixed takes 0.7 of the time on processors with avx512_bf16: see slim_step.py."""
     only: tuple[str, ...] = USUAL
     """Kinds of rows to measure; others are unsorted and by-images (other orders of channels), features, similarities,
-    cold, fast, slow, four, each and mixed (other settings of the recipe)."""
+    cold, fast, slow, four, together and mixed (other settings of the recipe)."""
     known: Path | None = None
     """results.json of another folder, whose rows are not measured again."""
 
