@@ -49,7 +49,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "slow": {"lr": 1e-3},
     "four": {"samples": 4},
     "together": {"update": "per-batch"},
-    "mixed": {"mixed": 0.5, "mixed_depth": 0.5},
+    "mixed": {"update": "per-batch", "mixed": 0.5, "mixed_depth": 0.5},
 }
 """Other settings of the recipe, to choose by."""
 USUAL = ("cut", "sorted", "varied", "slim", "scratch", "alone", "resnet-taught", "resnet-scratch")
@@ -216,10 +216,13 @@ def renamed(measure: Callable[[], Figures], width: float) -> Figures:
 
 
 def summary(results: dict[str, Figures]) -> str:
-    """The mean over seeds of everything, as tables."""
-    kinds: dict[str, list[Figures]] = {}
+    """The mean over seeds of everything, as tables; networks that were trained alone share a row."""
+    kinds: dict[str, dict[str, Figures]] = {}
     for name, figures in results.items():
-        kinds.setdefault(name.rpartition("-")[0], []).append(figures)
+        kind, _, seed = name.rpartition("-")
+        row = kinds.setdefault(kind.partition("-0.")[0], {}).setdefault(seed, {})
+        for measure, values in figures.items():
+            row[measure] = row.get(measure, {}) | values
     measures = dict.fromkeys(measure for figures in results.values() for measure in figures)
     lines = []
     for measure in measures:
@@ -230,17 +233,20 @@ def summary(results: dict[str, Figures]) -> str:
             "| | seeds | 1x | 0.75x | 0.5x | 0.25x |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
-        for kind, found in kinds.items():
-            cells = []
-            for width in WIDTHS:
-                values = [
-                    figures[measure][f"{width:g}"] for figures in found if f"{width:g}" in figures.get(measure, {})
+        for kind, seeds in kinds.items():
+            found = [figures[measure] for figures in seeds.values() if measure in figures]
+            if found:
+                cells = [
+                    mean_cell([values[f"{width:g}"] for values in found if f"{width:g}" in values]) for width in WIDTHS
                 ]
-                spread = f" ±{statistics.stdev(values):.1f}" if len(values) > 1 else ""
-                cells.append(f"{statistics.mean(values):.1f}{spread}" if values else "")
-            if any(cells):
                 lines.append(f"| {kind} | {len(found)} | {' | '.join(cells)} |")
     return "\n".join(lines).strip() + "\n"
+
+
+def mean_cell(values: list[float]) -> str:
+    """The mean, and the standard deviation if there are several."""
+    deviation = f" ±{statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{deviation}" if values else ""
 
 
 def read_results(file: Path | None, command: Comparison) -> dict[str, Figures]:
