@@ -162,7 +162,7 @@ function draw(drawing, readout, spec, width) {
     parts.push(s("line", { class: "cursor", x1: at, x2: at, y1: top, y2: height - bottom }));
     parts.push(s("text", { x: at, y: height - bottom - 6, "text-anchor": at > width / 2 ? "end" : "start", dx: at > width / 2 ? -5 : 5 }, spec.cursor.label));
   }
-  const points = [];
+  const points = [], labels = [];
   spec.series.forEach((one, number) => {
     const index = one.mark ?? number;
     const placed = one.points.map((point) => ({ x: x.at(point[0]), y: y.at(point[1]), point, name: one.name }));
@@ -172,8 +172,13 @@ function draw(drawing, readout, spec, width) {
         fill: "none", stroke: colour(index), "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": index >= 10 ? "6 3" : null,
       }));
     if (dotted) parts.push(...placed.map((point) => mark(index, point.x, point.y, 4)));
-    for (const { x: at, y: height, point } of placed)
-      if (point[2] && placed.length <= 12) parts.push(s("text", { x: Math.max(at - 6, left + 38), y: height - 8, "text-anchor": "end" }, point[2]));
+    for (const { x: at, y: height, point } of placed) {
+      if (!point[2] || placed.length > 12) continue;
+      const right = Math.max(at - 6, left + 38), from = right - 7 * point[2].length;
+      if (labels.some((other) => from < other.right && right > other.from && Math.abs(height - other.height) < 12)) continue;
+      labels.push({ right, from, height }); // those that would hide another are left to the cursor
+      parts.push(s("text", { x: right, y: height - 8, "text-anchor": "end" }, point[2]));
+    }
     points.push(...placed);
   });
   const ring = s("circle", { class: "ring", r: 8, visibility: "hidden" });
