@@ -8,8 +8,19 @@ import pytest
 from benchmarks.slim import summary
 
 ROOT = Path(__file__).parents[2]
-LABELS = {"slim": "`--recipe slim`"}
-MEASURES = ("knn, photos", "linear, photos", "ImageNet's classifier, ten classes")
+LABELS = {
+    "cut": "cut and calibrated, not trained",
+    "sorted": "the same, channels in order of importance",
+    "varied": "the same, importance measured on images",
+    "slim": "`--recipe slim`",
+    "alone": "each width distilled alone",
+    "scratch": "US3L-plus from random weights",
+    "together": "`--recipe slim --update per-batch`",
+    "mixed": "`--recipe slim --update per-batch --mixed 0.5 --mixed-depth 0.5`",
+    "resnet-taught": "ResNet-18 taught by it (`--teacher`)",
+    "resnet-scratch": "ResNet-18 by US3L-plus",
+}
+MEASURES = ("knn, photos", "linear, photos", "ImageNet's classifier, ten classes", "linear, cifar10 at 64")
 
 
 @pytest.mark.parametrize("measure", MEASURES)

@@ -12,7 +12,7 @@ from fuzz.kinds import KINDS
 from fuzz.run import CHANGES, Form, Report, changed_file, copy_files, outcome_of
 from fuzz.tally import Tally
 
-COUNT = 12
+COUNT = 8
 
 
 @pytest.mark.parametrize("form", CHANGES)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import cached_property
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from us3l.costs import cost
 from us3l.deploy.memory import peak_memory
@@ -14,10 +15,14 @@ from us3l.slimmable import Slimmable
 from us3l.width import Width
 
 TURNS = 3
+WHOLE = "the full network"
 
 
 class BlockTimes:
     """Latencies of networks as sums over their blocks, each of which is timed once, when it is first met.
+
+    A block alone finds its data in the caches, so the sums are too low. All are scaled alike, so that the full
+    network's is what it takes as a whole.
 
     Args:
         net: Whose family tells the blocks: see `Family.chain`.
@@ -35,27 +40,36 @@ class BlockTimes:
     ) -> None:
         self.net, self.size, self.keep = net, size, keep
         self.known: dict[str, float] = {} if known is None else known
-        self._totals: dict[Width, float] = {}
+        self._sums: dict[Width, float] = {}
 
     def __call__(self, width: Width) -> float:
-        """Milliseconds for one image, without what follows the last block."""
-        if width not in self._totals:
-            self._totals[width] = self._total(width)
-        return self._totals[width]
+        """Milliseconds for one image."""
+        return self._sum(width) * self._scale
+
+    @cached_property
+    @torch.inference_mode()
+    def _scale(self) -> float:
+        """How much longer the full network takes than its blocks one by one."""
+        image = torch.zeros(1, 3, self.size, self.size)
+        return self._time(WHOLE, self.net.blank(1.0).eval(), image) / self._sum(1.0)
 
     @torch.inference_mode()
-    def _total(self, width: Width) -> float:
-        x = torch.zeros(1, 3, self.size, self.size).contiguous(memory_format=torch.channels_last)
-        total = 0.0
-        for block in self.net.family.chain(self.net.blank(width).eval()):
-            name = named(block, tuple(x.shape))
-            if name not in self.known:
-                times = take_turns({name: lambda block=block, x=x: block(x.clone())}, TURNS)  # type: ignore[misc]
-                self.known[name] = percentile(times[name], 50)
-                self.keep(name, self.known[name])
-            total += self.known[name]
-            x = block(x)
-        return total
+    def _sum(self, width: Width) -> float:
+        if width not in self._sums:
+            x, total = torch.zeros(1, 3, self.size, self.size), 0.0  # in the layout in which profiles time networks
+            for block in self.net.family.chain(self.net.blank(width).eval()):
+                total += self._time(named(block, tuple(x.shape)), block, x)
+                x = block(x)
+            self._sums[width] = total
+        return self._sums[width]
+
+    def _time(self, name: str, block: nn.Module, x: Tensor) -> float:
+        """Milliseconds of a block, measured once."""
+        if name not in self.known:
+            times = take_turns({name: lambda: block(x.clone())}, TURNS)
+            self.known[name] = percentile(times[name], 50)
+            self.keep(name, self.known[name])
+        return self.known[name]
 
 
 def named(block: nn.Module, shape: tuple[int, ...]) -> str:
