@@ -19,7 +19,7 @@ from us3l.reporting.searches import bars
 from us3l.run.searches import SCORES, ScoreLog, read_search, search_file
 from us3l.searching.evolution import Evolution
 from us3l.searching.judging import Judge
-from us3l.searching.pricing import WHOLE, BlockTimes, Prices, named
+from us3l.searching.pricing import BlockTimes, Prices, named
 from us3l.searching.space import Space
 from us3l.stopping import Interrupted
 from us3l.width import Subnet, as_plain
@@ -211,7 +211,7 @@ def test_latencies_are_sums_of_blocks_that_are_timed_once(run):
     first, second = times(one), times(other)
     assert len(kept) == len(dict(kept)) == len(times.known)
     shared = len(times.known)
-    assert times(1.0) == pytest.approx(times.known[WHOLE])  # the sums are scaled
+    assert times(1.0) == pytest.approx(times.known[named(net.blank(1.0), (1, 3, 16, 16))])  # the sums are scaled
     assert len(times.known) == shared
     again = BlockTimes(net, 16, dict(kept))
     assert (again(one), again(other)) == (first, second)

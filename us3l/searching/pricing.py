@@ -15,7 +15,6 @@ from us3l.slimmable import Slimmable
 from us3l.width import Width
 
 TURNS = 3
-WHOLE = "the full network"
 
 
 class BlockTimes:
@@ -50,21 +49,21 @@ class BlockTimes:
     @torch.inference_mode()
     def _scale(self) -> float:
         """How much longer the full network takes than its blocks one by one."""
-        image = torch.zeros(1, 3, self.size, self.size)
-        return self._time(WHOLE, self.net.blank(1.0).eval(), image) / self._sum(1.0)
+        return self._time(self.net.blank(1.0).eval(), torch.zeros(1, 3, self.size, self.size)) / self._sum(1.0)
 
     @torch.inference_mode()
     def _sum(self, width: Width) -> float:
         if width not in self._sums:
             x, total = torch.zeros(1, 3, self.size, self.size), 0.0  # in the layout in which profiles time networks
             for block in self.net.family.chain(self.net.blank(width).eval()):
-                total += self._time(named(block, tuple(x.shape)), block, x)
+                total += self._time(block, x)
                 x = block(x)
             self._sums[width] = total
         return self._sums[width]
 
-    def _time(self, name: str, block: nn.Module, x: Tensor) -> float:
+    def _time(self, block: nn.Module, x: Tensor) -> float:
         """Milliseconds of a block, measured once."""
+        name = named(block, tuple(x.shape))
         if name not in self.known:
             times = take_turns({name: lambda: block(x.clone())}, TURNS)
             self.known[name] = percentile(times[name], 50)
