@@ -67,7 +67,7 @@ class Comparison:
     """Folder for runs and results."""
     data: Path = Path("../shared/data")
     """With photos/, cifar10/ and weights/."""
-    epochs: int = 20
+    epochs: int = 10
     """Of every run."""
     seeds: int = 3
     precision: str = "bf16-mixed"

@@ -15,6 +15,7 @@ TABLES = {
     ("app-ablation", "small"): 7,
     ("plus-ablation", "small"): 9,
     ("backbones", "mini"): 6,
+    ("elastic", "small"): 3,
 }
 """And how many of their rows are on the page."""
 
