@@ -151,8 +151,7 @@ def linear_cka(features: Tensor, full: Tensor) -> float:
 def predicted_share(features: Tensor, full: Tensor) -> float:
     """How much of the full network's features a linear map from a narrower one's predicts, of images new to the map.
 
-    A linear probe maps features in the same way, so what is lost here is lost to it too. The penalty of the map makes
-    directions count that many channels share, as those that a probe learns from few labels.
+    A linear probe maps features in the same way, so what is lost here is lost to it too.
 
     Args:
         features: The narrower network's, images x channels; at least `FOLDS` images, in any order.

@@ -20,7 +20,7 @@ TURNS = 3
 class BlockTimes:
     """Latencies of networks as sums over their blocks, each of which is timed once, when it is first met.
 
-    A block alone finds its data in the caches, so the sums are too low. All are scaled alike, so that the full
+    Blocks one by one are quicker than in their network, so the sums are too low. All are scaled alike, so that the full
     network's is what it takes as a whole.
 
     Args:
