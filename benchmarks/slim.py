@@ -41,18 +41,24 @@ CLASSES = {
     "garbage_truck": 569, "gas_pump": 571, "golf_ball": 574, "parachute": 701,
 }  # fmt: skip
 """The classes of the photographs among ImageNet's thousand."""
+BEFORE: dict[str, Any] = {
+    "samples": 3, "stratified": False, "width_power": 0.0, "teacher_features": 0.5, "teacher_relations": 0.5
+}  # fmt: skip
+"""The recipe as it was until 18 November 2026."""
 CHANGES: dict[str, dict[str, Any]] = {
+    "before": BEFORE,
     "features": {"teacher_features": 1.0, "teacher_relations": 0.0},
     "similarities": {"teacher_features": 0.0, "teacher_relations": 1.0},
     "cold": {"relation_temperature": 0.03},
     "fast": {"lr": 1e-2},
     "slow": {"lr": 1e-3},
-    "four": {"samples": 4},
-    "together": {"update": "per-batch"},
-    "mixed": {"update": "per-batch", "mixed": 0.5, "mixed_depth": 0.5},
+    "equal": {"width_power": 0.0},
+    "together": BEFORE | {"update": "per-batch"},
+    "mixed": BEFORE | {"update": "per-batch", "mixed": 0.5, "mixed_depth": 0.5},
 }
 """Other settings of the recipe, to choose by."""
-USUAL = ("cut", "sorted", "varied", "slim", "scratch", "alone", "resnet-taught", "resnet-scratch")
+IMAGENET = "ImageNet's classifier, ten classes"
+USUAL = ("cut", "sorted", "varied", "slim", "labelled", "scratch", "alone", "resnet-taught", "resnet-scratch")
 SETTINGS = ("epochs", "precision")
 """Of the comparison: all of its rows have the same."""
 Figures = dict[str, dict[str, float]]
@@ -73,8 +79,8 @@ class Comparison:
     precision: str = "bf16-mixed"
     """Of the training. bf16-mixed takes three quarters of the time on processors with avx512_bf16: see slim_step.py."""
     only: tuple[str, ...] = USUAL
-    """Kinds of rows to measure; others are unsorted and by-images (other orders of channels), features, similarities,
-    cold, fast, slow, four, together and mixed (other settings of the recipe)."""
+    """Kinds of rows to measure; others are unsorted and by-images (other orders of channels), before, features,
+    similarities, cold, fast, slow, equal, together and mixed (other settings of the recipe)."""
     known: Path | None = None
     """results.json of another folder, whose rows are not measured again."""
 
@@ -109,6 +115,7 @@ class Bench:
         resnet: dict[str, Any] = {"backbone": "resnet18", "base": 32}
         for seed in range(self.command.seeds):
             yield Row("slim", seed, partial(self.trained, f"slim-{seed}", seed, **started))
+            yield Row("labelled", seed, partial(self.labelled, seed))
             yield Row("scratch", seed, partial(
                 self.trained, f"scratch-{seed}", seed, **scratch, backbone="mobilenet_v2", base=64
             ))  # fmt: skip
@@ -141,8 +148,8 @@ class Bench:
         us3l.calibrate(net, self.seen(CALIBRATION), WIDTHS[1:])
         return self.measured(net.eval())
 
-    def trained(self, name: str, seed: int, **settings: Any) -> Figures:
-        """A run by the recipe slim, or by another that the settings name."""
+    def run(self, name: str, seed: int, **settings: Any) -> us3l.Run:
+        """A run by the recipe slim, or by another that the settings name; resumed, if it was begun."""
         settings = {"recipe": "slim", "size": SIZE, "seed": seed, "calibrated_widths": WIDTHS} | settings
         settings["precision"] = self.command.precision
         folder = self.command.out / "runs" / name
@@ -150,7 +157,11 @@ class Bench:
             settings["calibrated_widths"] = (1.0,)
         again = us3l.Run(folder).started
         given = {"resume": True} if again else {"data": self.photos, "epochs": self.command.epochs, **settings}
-        run = us3l.pretrain(out=folder, progress="lines", **given)
+        return us3l.pretrain(out=folder, progress="lines", **given)
+
+    def trained(self, name: str, seed: int, **settings: Any) -> Figures:
+        """What a run has learned, and on the way to it."""
+        run = self.run(name, seed, **settings)
         looks = [record for record in read_records(run) if isinstance(record, Gauges)]
         curve = {
             f"knn while training, {look.step + 1} steps": {
@@ -158,7 +169,17 @@ class Bench:
             }
             for look in looks
         }
-        return self.measured(run.network, transfer=name.startswith(("slim", "scratch"))) | curve
+        figures = self.measured(run.network, transfer=name.startswith(("slim", "scratch")))
+        if "init" not in settings:  # its features are not those that the classifier knows
+            figures.pop(IMAGENET, None)
+        return figures | curve
+
+    def labelled(self, seed: int) -> Figures:
+        """The run `slim` of that seed, trained on with labels: one classifier for all widths."""
+        slim = self.run(f"slim-{seed}", seed, init=self.weights)
+        run = self.run(f"labelled-{seed}", seed, init=slim.folder, method="us-net")
+        found = us3l.evaluate(run, self.photos, protocol="classifier", widths=WIDTHS, overwrite=True)
+        return {"classifier learned with labels": {f"{row['width']:g}": row["finetuned"] for row in found.rows}}
 
     def resorted(self, name: str, seed: int, by: str | None) -> Figures:
         """The recipe slim with channels in another order: those of a slimmable network are not sorted again."""
@@ -184,7 +205,7 @@ class Bench:
             percent = {f"{kind}, {name}": score.top1 for kind, score in scores.items()}
             if not other and net.family.name == "mobilenet_v2":
                 right = (self.classified(asked.values[0]) == asked.labels).float().mean().item()
-                percent["ImageNet's classifier, ten classes"] = 100 * right
+                percent[IMAGENET] = 100 * right
             for measure, value in percent.items():
                 found.setdefault(measure, {})[f"{width:g}"] = value
         return found

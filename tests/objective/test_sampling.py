@@ -49,6 +49,18 @@ def test_draws_depend_on_seed_and_step_only():
     assert abs(sum(draws) / len(draws) - 0.625) < 0.02
 
 
+@pytest.mark.parametrize(("samples", "sandwich"), [(1, True), (2, True), (3, True), (4, True), (6, True), (3, False)])
+def test_stratified_widths_lie_apart(samples, sandwich):
+    objective = Objective(samples=samples, sandwich=sandwich, stratified=True, max_first=False, gradual=False)
+    for widths in schedule(200, objective):
+        assert len(widths) == samples
+        if sandwich:
+            assert widths[:2] == [1.0, 0.25][:samples]
+        drawn = sorted(widths[2:] if sandwich else widths)
+        places = [(width - 0.25) / 0.75 * len(drawn) for width in drawn]
+        assert [int(min(place, len(drawn) - 1e-9)) for place in places] == list(range(len(drawn)))
+
+
 def test_parts_of_dynamic_sampling():
     always = schedule(80, Objective(max_first=False, gradual=False))
     assert all(widths[:2] == [1.0, 0.25] and len(widths) == 3 for widths in always)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil
 from random import Random
 
@@ -49,7 +50,7 @@ def sample_widths(
         return [1.0]
     lowest = lower_bound(objective, min_width, step, steps)
     random = Random(f"{seed}/{step}")
-    draws: list[Width] = [random.uniform(lowest, 1.0) for _ in range(objective.samples)]
+    draws = random_widths(objective, lowest, random)
     if objective.mixed:
         # The narrowest comes last: it has all blocks, so that all weights have gradients when processes exchange them.
         some = [mixed(objective, lowest, draw, random, stages, blocks) for draw in draws[: objective.samples - 2]]
@@ -58,6 +59,15 @@ def sample_widths(
     if objective.wider_teaches or not objective.sandwich:
         widths.sort(reverse=True)
     return widths
+
+
+def random_widths(objective: Objective, lowest: float, random: Random) -> list[Width]:
+    """As many as there can be, each from the whole range, or each from an equal part of it."""
+    if not objective.stratified:
+        return [random.uniform(lowest, 1.0) for _ in range(objective.samples)]
+    count = max(0, objective.samples - 2) if objective.sandwich else objective.samples
+    edges = [1.0 - (1.0 - lowest) * part / count for part in range(count, 0, -1)] + [1.0]
+    return [random.uniform(low, high) for low, high in pairwise(edges)]
 
 
 def mixed(

@@ -86,6 +86,9 @@ class Objective:
     """Networks run on each batch, the full one included."""
     sandwich: bool = True
     """Always run the narrowest width in use at the time, besides the full one."""
+    stratified: bool = False
+    """Draw each of a batch's random widths from a part of the range of its own, so that they lie apart: of two, one
+    from the lower half and one from the upper half."""
     max_first: bool = True
     """Train the full network alone at first."""
     full_alone: float = 0.25

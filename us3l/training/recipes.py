@@ -282,7 +282,9 @@ MINI_VIT = replace(
 )
 
 SLIM = replace(
-    CIFAR.with_method("imitate").with_objective(update="per-width"),
+    CIFAR.with_method("imitate").with_objective(
+        teacher_features=0.8, teacher_relations=0.2, samples=4, stratified=True, width_power=1.0, update="per-width"
+    ),
     network=Network("mobilenet_v2", stem="imagenet"),
     views=Views(96, (0.2, 1.0), grey=0.0),
     optimiser=Optimiser("adamw", lr=3e-3, warmup=1, weight_decay=0.01),
