@@ -58,7 +58,23 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 """Other settings of the recipe, to choose by."""
 IMAGENET = "ImageNet's classifier, ten classes"
+LABELLED = "classifier learned with labels"
 USUAL = ("cut", "sorted", "varied", "slim", "labelled", "scratch", "alone", "resnet-taught", "resnet-scratch")
+LABELS = {
+    "cut": "cut and calibrated, not trained",
+    "sorted": "the same, channels in order of importance",
+    "varied": "the same, importance measured on images",
+    "slim": "`--recipe slim`",
+    "alone": "each width distilled alone",
+    "scratch": "US3L-plus from random weights",
+    "labelled": "trained on with labels: one classifier for all widths",
+    "before": "`slim` before: three widths, half features, half similarities",
+    "together": "the same, `--update per-batch`",
+    "mixed": "the same, `--update per-batch --mixed 0.5 --mixed-depth 0.5`",
+    "resnet-taught": "ResNet-18 taught by it (`--teacher`)",
+    "resnet-scratch": "ResNet-18 by US3L-plus",
+}
+"""What the tables call each kind of row, in their order."""
 SETTINGS = ("epochs", "precision")
 """Of the comparison: all of its rows have the same."""
 Figures = dict[str, dict[str, float]]
@@ -179,7 +195,7 @@ class Bench:
         slim = self.run(f"slim-{seed}", seed, init=self.weights)
         run = self.run(f"labelled-{seed}", seed, init=slim.folder, method="us-net")
         found = us3l.evaluate(run, self.photos, protocol="classifier", widths=WIDTHS, overwrite=True)
-        return {"classifier learned with labels": {f"{row['width']:g}": row["finetuned"] for row in found.rows}}
+        return {LABELLED: {f"{row['width']:g}": row["finetuned"] for row in found.rows}}
 
     def resorted(self, name: str, seed: int, by: str | None) -> Figures:
         """The recipe slim with channels in another order: those of a slimmable network are not sorted again."""
@@ -254,13 +270,13 @@ def summary(results: dict[str, Figures]) -> str:
             "| | seeds | 1x | 0.75x | 0.5x | 0.25x |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
-        for kind, seeds in kinds.items():
-            found = [figures[measure] for figures in seeds.values() if measure in figures]
+        for kind in sorted(kinds, key=lambda kind: [*LABELS, kind].index(kind)):
+            found = [figures[measure] for figures in kinds[kind].values() if measure in figures]
             if found:
                 cells = [
                     mean_cell([values[f"{width:g}"] for values in found if f"{width:g}" in values]) for width in WIDTHS
                 ]
-                lines.append(f"| {kind} | {len(found)} | {' | '.join(cells)} |")
+                lines.append(f"| {LABELS.get(kind, kind)} | {len(found)} | {' | '.join(cells)} |")
     return "\n".join(lines).strip() + "\n"
 
 
