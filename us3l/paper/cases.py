@@ -23,7 +23,7 @@ class Case:
     name: str
     recipe: str
     method: str | None = None
-    objective: dict[str, Any] = field(default_factory=dict)
+    objective: dict[str, Any] = field(default_factory=dict, hash=False)
     longer: int = 1
     """Times the recipe's epochs."""
     teacher: str | None = None

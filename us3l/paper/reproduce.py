@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 from us3l.errors import UserError
@@ -110,7 +111,7 @@ class Pretraining:
     recipe: Recipe
     teacher: Pretraining | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The same for the same settings, whichever table asks for them."""
         network, seed = self.recipe.network, self.recipe.seed
@@ -221,7 +222,9 @@ def transfers(name: str, scale: Scale) -> Iterator[PaperCell]:
                 yield PaperCell(*what, chosen, alone, scale.data("imagenet"), data, figure(value), value == "-", metric)
 
 
+@cache  # a plan asks for the run of every figure many times
 def job_of(entry: PaperCell, scale: Scale, seed: int) -> Pretraining:
+    """The run that a figure comes from."""
     recipe = replace(entry.case.apply(scale.recipe(entry.case.recipe)), seed=seed)
     recipe = replace(recipe, network=replace(recipe.network, individual=entry.width if entry.alone else None))
     teacher = None

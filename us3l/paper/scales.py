@@ -28,9 +28,9 @@ class Scale:
     calibration: int | None = None
     labelled: int | None = None
     """Images that probes learn from."""
-    detector: dict[str, Any] = field(default_factory=dict)
+    detector: dict[str, Any] = field(default_factory=dict, hash=False)
     """Settings of detectors."""
-    stand_ins: dict[str, str] = field(default_factory=dict)
+    stand_ins: dict[str, str] = field(default_factory=dict, hash=False)
     """Data sets that are used in place of others."""
 
     def data(self, name: str) -> str:
