@@ -93,7 +93,7 @@ class Comparison:
     """Of every run."""
     seeds: int = 3
     precision: str = "bf16-mixed"
-    """Of the training. bf16-mixed takes three quarters of the time on processors with avx512_bf16: see slim_step.py."""
+    """Of the training. bf16-mixed takes 0.7 of the time on processors with avx512_bf16: see slim_step.py."""
     only: tuple[str, ...] = USUAL
     """Kinds of rows to measure; others are unsorted and by-images (other orders of channels), before, features,
     similarities, cold, fast, slow, equal, together and mixed (other settings of the recipe)."""
