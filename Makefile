@@ -30,8 +30,7 @@ lint: $(READY)
 bench: $(READY)  ## speed as ratios, see benchmarks/README.md
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.docs  ## the Python reference from the docstrings, and the site in site/
-	$(BIN)/python docs/build_api.py
+docs: $(VENV)/.docs  ## the site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 hashed:  ## install instead of the other targets: every file is compared with its hash

@@ -19,7 +19,7 @@ import tyro
 
 import us3l
 from benchmarks.slim import WIDTHS, Figures, summary
-from us3l.files import write_json
+from us3l.system.files import write_json
 
 KINDS = {"full resolution": "crops", "squares of the views' size": "views"}
 """What is kept of each image, and its name as a setting."""

@@ -13,13 +13,13 @@ from torchvision import transforms as pil
 from torchvision.transforms import v2
 
 from benchmarks.timing import Row, best_seconds
-from us3l.allocation import keep_freed_memory
+from us3l.data.augment import blur_radius, two_views
 from us3l.data.decode import quicken
 from us3l.data.reading import RandomCrops, Squares
 from us3l.data.sources import find
-from us3l.data.spec import MEAN, STD, Views
-from us3l.data.views import blur_radius, two_views
-from us3l.seeds import seed_from
+from us3l.data.view_settings import MEAN, STD, Views
+from us3l.system.allocation import keep_freed_memory
+from us3l.system.seeds import seed_from
 
 JITTER = (0.4, 0.4, 0.4, 0.1)
 PHOTOS = Path("../shared/data/coco/train2017")

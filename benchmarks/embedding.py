@@ -44,7 +44,7 @@ def speed(run: Path, data: str, width: float, turns: int, cpu_time: bool) -> boo
 
     import us3l
     from benchmarks.timing import best_seconds
-    from us3l.deploy.runtime import BATCH
+    from us3l.runtime.runtime import BATCH
 
     runtime = us3l.Runtime(run)
     forward, size = runtime.networks.run(width, "features"), runtime.networks.preprocessing.size

@@ -18,9 +18,9 @@ import torch
 import tyro
 
 import us3l
-from us3l.deploy.backends import run_onnx
 from us3l.deploy.formats import write_onnx
 from us3l.families import BACKBONES, options_for
+from us3l.runtime.backends import run_onnx
 from us3l.slimmable import Slimmable
 from us3l.tensors import leading, tensors_of
 from us3l.width import Subnet

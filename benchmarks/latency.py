@@ -18,11 +18,11 @@ import tyro
 from rich.console import Console
 
 import us3l
-from us3l.deploy.backends import BACKENDS, machine, set_threads
 from us3l.deploy.profile import latencies
 from us3l.deploy.timing import TIMED, take_turns
-from us3l.progress import Counting
+from us3l.runtime.backends import BACKENDS, machine, set_threads
 from us3l.slimmable import Slimmable
+from us3l.system.progress import Counting
 
 BACKBONES = ("resnet18", "mobilenet_v2")
 WIDTHS = (1.0, 0.75, 0.5, 0.25)

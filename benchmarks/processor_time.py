@@ -28,13 +28,13 @@ from benchmarks.steps import typical_seed
 from benchmarks.timing import best_seconds
 from benchmarks.unlabelled import find_runs
 from us3l.data.sources import ImageSet
-from us3l.devices import precision_for
 from us3l.evaluation.tasks import NINE_WIDTHS
 from us3l.reporting import style as draw
 from us3l.run import Run
 from us3l.run.evaluations import read_evaluations, usual_evaluation
 from us3l.run.records import read_records
-from us3l.training.run import RunConfig, config_of
+from us3l.system.devices import precision_for
+from us3l.training.run_config import RunConfig, config_of
 from us3l.training.trainer import Trainer
 from us3l.width import Width
 

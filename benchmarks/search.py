@@ -23,20 +23,20 @@ import torch
 import tyro
 
 import us3l
-from us3l.allocation import keep_freed_memory
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.profile import latencies
 from us3l.evaluation.frozen import evaluate_frozen
 from us3l.evaluation.unlabelled import rankme
-from us3l.files import write_json
 from us3l.run import Run
 from us3l.run.searches import SearchRecord
 from us3l.searching.judging import SCORES, Judge
 from us3l.searching.pricing import Prices
-from us3l.searching.space import Space
+from us3l.searching.search_space import Space
 from us3l.slimmable import Slimmable
+from us3l.system.allocation import keep_freed_memory
+from us3l.system.files import write_json
 from us3l.width import Subnet, Width, encode
 
 RESAMPLES = 2000

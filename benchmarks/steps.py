@@ -19,8 +19,8 @@ from torch.nn import functional as F
 import us3l
 from benchmarks.networks import training
 from benchmarks.timing import Row, best_seconds
+from us3l.data.augment import two_views
 from us3l.data.sources import ImageSet
-from us3l.data.views import two_views
 from us3l.evaluation.tasks import NINE_WIDTHS
 from us3l.objective.learner import Outputs, Targets, detached
 from us3l.objective.sampling import sample_widths

@@ -20,11 +20,11 @@ import torch
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.evaluation.unlabelled import IMAGES, evaluate_unlabelled
-from us3l.files import write_json
 from us3l.run import Run
 from us3l.run.evaluations import QUALITIES, EvaluationRecord, read_evaluations, usual_evaluation
 from us3l.run.records import Gauges, read_records
-from us3l.training.run import config_of
+from us3l.system.files import write_json
+from us3l.training.run_config import config_of
 from us3l.width import mean_width
 
 NAMES = QUALITIES | {"spread": "spread", "knn": "kNN (with labels)"}

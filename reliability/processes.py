@@ -24,7 +24,7 @@ from us3l.data.sources import ImageFiles, ImageSet, find, load
 from us3l.distributed.launching import make_fabric
 from us3l.distributed.sharding import sharded
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
-from us3l.training.run import Machine
+from us3l.training.run_config import Machine
 from us3l.training.trainer import Trainer
 
 STEPS = 3

@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from us3l.errors import UserError
 from us3l.slimmable import Slimmable
 from us3l.statistics import Statistics
+from us3l.system.errors import UserError
 from us3l.tensors import KINDS, batch_norms, tensors_of
 from us3l.width import AnyWidth, Subnet, Width
 

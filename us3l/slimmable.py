@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from us3l.errors import UserError, told
 from us3l.families.family import Family, as_family
 from us3l.statistics import Calibration, Statistics, take_from_state, to_state
 from us3l.switchable import SwitchableNorms
+from us3l.system.errors import UserError, told
 from us3l.tensors import (
     SegmentCopy,
     Watch,

@@ -19,14 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from us3l.description import NAME, holds_model, read_description, write_description
-from us3l.errors import UserError
 from us3l.families import create
 from us3l.families.family import Family
-from us3l.families.own import current_family
-from us3l.files import check_regular, finite, replacing
+from us3l.families.user_families import current_family
 from us3l.hub import local_folder
 from us3l.slimmable import Slimmable
 from us3l.statistics import Statistics
+from us3l.system.errors import UserError
+from us3l.system.files import check_regular, finite, replacing
 from us3l.tensors import KINDS, WithoutFilling, batch_norms, digest, tensors_of
 from us3l.width import Width, decode, encode
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 from us3l.tensors import batch_norms
 from us3l.width import Width, encode
 

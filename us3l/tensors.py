@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 from us3l.width import Width
 
 KINDS = ("running_mean", "running_var")  # of statistics of a batch norm

@@ -12,7 +12,7 @@ from operator import index
 from statistics import fmean
 from typing import Any
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 RESOLUTION = 1e-5
 PATIENCE = 5  # seconds without a word

@@ -5,7 +5,7 @@ import pytest
 import us3l
 from us3l.checkup import examining, speeds
 from us3l.checkup.findings import read_checkup
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 from us3l.training.recipes import MINI, Network
 
 TINY = replace(

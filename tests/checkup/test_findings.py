@@ -6,7 +6,7 @@ import pytest
 from tests.checkup.made import CHECKUP
 from us3l.checkup import findings
 from us3l.checkup.findings import DeviceCheck, Gpu, anonymous, own_names, read_checkup, write_checkup
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 
 def test_a_file_is_read_as_it_was_written_and_replaced_by_the_next(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from us3l.cli.compare import main
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 
 @pytest.fixture

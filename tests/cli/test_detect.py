@@ -12,8 +12,8 @@ from PIL import Image
 import us3l
 from tests.shapes import write_coco, write_voc
 from us3l.cli.detect import main
-from us3l.errors import UserError
-from us3l.evaluation.detection.training import load_detector
+from us3l.detection.detector_training import load_detector
+from us3l.system.errors import UserError
 
 TINY = "--steps 2 --batch 2 --lr 0.01 --image-size 24 --channels 8 --regions 16 --workers 0 --device cpu".split()
 

@@ -11,9 +11,9 @@ from PIL import Image
 import us3l
 from us3l.cli.evaluate import main
 from us3l.data.preprocessing import Preprocessing
-from us3l.errors import UserError
 from us3l.run.evaluations import from_plain
 from us3l.run.probes import load_probes
+from us3l.system.errors import UserError
 
 
 @pytest.fixture(scope="module")

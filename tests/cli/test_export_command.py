@@ -18,13 +18,13 @@ from us3l.deploy.exporting import Exported
 from us3l.deploy.proof import Evidence, Proof
 from us3l.evaluation.linear import linear_probe
 from us3l.evaluation.tasks import calibrate_missing
-from us3l.files import checksum
 from us3l.reporting.deployed import exported_table
 from us3l.run import Run
 from us3l.run.bundles import Entry, read_bundle
 from us3l.run.evaluations import EvaluationRecord, WidthResult, settle, write_evaluation
 from us3l.run.finetuned import write_finetuned
 from us3l.run.probes import Probes, write_probes
+from us3l.system.files import checksum
 
 SIZE = 8
 

@@ -21,11 +21,11 @@ from us3l.cli.pretrain import Pretrain
 from us3l.cli.profile import ProfileCommand
 from us3l.cli.report import Report
 from us3l.deploy.export import COMPANIONS
-from us3l.files import read_json
 from us3l.run import Run
 from us3l.run.config import write_config
+from us3l.system.files import read_json
 from us3l.training.recipes import RECIPES
-from us3l.training.run import config_of
+from us3l.training.run_config import config_of
 
 TINY = "--max-steps 4 --batch-size 8 --base 8 --size 8 --calibration 8 --accelerator cpu".split()
 TINY += "--hidden 16 --predictor 16 --dim 8".split()

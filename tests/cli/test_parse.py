@@ -13,7 +13,7 @@ from us3l.cli.export import Export
 from us3l.cli.parse import parse
 from us3l.cli.pretrain import Pretrain
 from us3l.cli.profile import ProfileCommand
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import torch
 
 from tests.shapes import write_coco
 from us3l.cli.main import main
-from us3l.errors import UserError
-from us3l.files import locked
 from us3l.paper import plans
 from us3l.paper.reproduce import chosen_rows, entries, jobs_of
 from us3l.paper.scales import SCALES
-from us3l.stopping import Interrupted
+from us3l.system.errors import UserError
+from us3l.system.files import locked
+from us3l.system.stopping import Interrupted
 from us3l.verbs import summaries
 
 

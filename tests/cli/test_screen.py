@@ -39,7 +39,7 @@ def test_the_library_names_no_flags(path):
         ("`device='my laptop'`", "--device 'my laptop'"),
         ("`teacher=RUN`", "--teacher RUN"),
         ("`us3l.pretrain(out='runs/a', resume=True)` goes on", "us3l pretrain --out runs/a --resume goes on"),
-        ("`us3l.data.named.download('pets', data_root='/data')`", "us3l download pets --data-root /data"),
+        ("`us3l.data.datasets.download('pets', data_root='/data')`", "us3l download pets --data-root /data"),
         (
             "it's `us3l evaluate`, `IMG 1.jpg`, `signature(width)`",
             "it's `us3l evaluate`, `IMG 1.jpg`, `signature(width)`",

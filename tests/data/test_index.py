@@ -13,7 +13,7 @@ from us3l.data import folder, index
 from us3l.data.folder import open_folder
 from us3l.data.names import Names
 from us3l.data.sources import find
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 HOUR = 3600
 

@@ -19,13 +19,13 @@ from torchvision.transforms.v2.functional import resized_crop
 
 from us3l.data import decode as decoding
 from us3l.data import reading, sandbox
+from us3l.data.augment import DRAWN, apply, crop_box, draw, drawn
 from us3l.data.decode import MOST_PIXELS, Damaged, decode, measure, plain_shape, quick_decoder
 from us3l.data.images import Step
 from us3l.data.reading import reduction, resized, square, stacked
 from us3l.data.sources import find
-from us3l.data.spec import Views
-from us3l.data.views import DRAWN, apply, crop_box, draw, drawn
-from us3l.seeds import seeded
+from us3l.data.view_settings import Views
+from us3l.system.seeds import seeded
 
 VIEWS = Views(size=24, blur=0.5, solarise=0.3)
 

@@ -17,7 +17,7 @@ from PIL import Image
 from us3l.data import sandbox
 from us3l.data.decode import Damaged, decode
 from us3l.data.sources import load
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 
 @pytest.fixture(autouse=True)

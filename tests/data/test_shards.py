@@ -19,8 +19,8 @@ from us3l.data.catalogue import Blocks
 from us3l.data.images import Step
 from us3l.data.order import block_order
 from us3l.data.sources import ImageFiles, decode_all, find, load
-from us3l.data.spec import Views
-from us3l.errors import UserError
+from us3l.data.view_settings import Views
+from us3l.system.errors import UserError
 
 
 def image(value: int) -> bytes:

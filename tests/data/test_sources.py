@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional as TV
 
-from us3l.data import memory
+from us3l.data import in_memory as memory
 from us3l.data.decode import decode
 from us3l.data.sources import ImageSet, find, load
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 
 def save(path: Path, value: int = 0, size: tuple[int, int] = (8, 8)) -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from us3l.deploy.device_table import read_device_profile
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.profiles import Costs, Latency, Profile, write_profile
+from us3l.system.errors import UserError
 
 COSTS = [Costs(1.0, 400, 4000, 1600, 3000), Costs(0.5, 100, 1000, 400, 1500)]
 TIMES = [Latency(1.0, "torch", 1, 5.0, 6.0), Latency(0.5, "torch", 1, 2.0, 3.0), Latency(0.5, "onnx", 8, 9.0, 9.5)]

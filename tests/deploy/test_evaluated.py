@@ -5,8 +5,8 @@ import json
 import pytest
 
 from us3l.deploy.evaluated import Accuracies, read_accuracies
-from us3l.errors import UserError
 from us3l.run import Run
+from us3l.system.errors import UserError
 
 
 @pytest.fixture

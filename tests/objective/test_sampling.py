@@ -2,9 +2,9 @@ import itertools
 
 import pytest
 
-from us3l.errors import UserError
 from us3l.objective.sampling import lower_bound, sample_widths
 from us3l.objective.spec import Objective
+from us3l.system.errors import UserError
 from us3l.width import Subnet
 
 

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from us3l.errors import UserError
 from us3l.run.config import read_config, write_config
+from us3l.system.errors import UserError
 from us3l.training.recipes import RECIPES, named
-from us3l.training.run import RunConfig
+from us3l.training.run_config import RunConfig
 from us3l.training.trainer import new_network
 
 

@@ -12,16 +12,16 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 import us3l
 from tests.made_runs import make_run
 from us3l.cli.main import main
-from us3l.errors import UserError
 from us3l.evaluation.unlabelled import linear_cka
-from us3l.reporting.facts import run_facts
-from us3l.reporting.searches import bars
+from us3l.reporting.run_page import run_facts
+from us3l.reporting.search_tables import bars
 from us3l.run.searches import SCORES, ScoreLog, read_search, search_file
 from us3l.searching.evolution import Evolution
 from us3l.searching.judging import Judge
 from us3l.searching.pricing import BlockTimes, Prices, named
-from us3l.searching.space import Space
-from us3l.stopping import Interrupted
+from us3l.searching.search_space import Space
+from us3l.system.errors import UserError
+from us3l.system.stopping import Interrupted
 from us3l.width import Subnet, as_plain
 
 FEW = {"candidates": 12, "images": 50}
@@ -96,7 +96,7 @@ def test_the_same_seed_finds_the_same_and_a_stopped_search_goes_the_same_way(run
                 raise Interrupted("now")
             return super().__call__(width)
 
-    monkeypatch.setattr("us3l.searching.finding.Judge", Killed)
+    monkeypatch.setattr("us3l.searching.searcher.Judge", Killed)
     settings = {"macs": budget(run), "depth": True, "name": "again"} | FEW
     with pytest.raises(Interrupted):
         us3l.search(run, **settings)

@@ -11,18 +11,18 @@ import torch
 from PIL import Image
 
 from us3l.cli.main import main
+from us3l.data.cached import kept_bytes
 from us3l.data.catalogue import Catalogue
-from us3l.data.keeping import kept_bytes
-from us3l.data.spec import Views
-from us3l.data.stream import ImageFiles
-from us3l.errors import UserError
+from us3l.data.streamed import ImageFiles
+from us3l.data.view_settings import Views
 from us3l.families import BACKBONES, create, options_for
 from us3l.run import Run
+from us3l.system.errors import UserError
 from us3l.training import facts as looking
 from us3l.training.automatic import BYTES, Situation, choose, step_bytes
 from us3l.training.facts import look
 from us3l.training.recipes import RECIPES, Network, Recipe, named
-from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.run_config import Machine, RunConfig, config_of
 from us3l.verbs import pretrain
 
 GIB = 2**30

@@ -19,15 +19,15 @@ import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, find, load
 from us3l.distributed.launching import any_of
-from us3l.errors import UserError
-from us3l.progress import SILENT, Screen
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
-from us3l.stopping import Interrupted
+from us3l.system.errors import UserError
+from us3l.system.progress import SILENT, Screen
+from us3l.system.stopping import Interrupted
 from us3l.training import finishing, loop
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import Network, Optimiser, named
-from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.run_config import Machine, RunConfig, config_of
 from us3l.training.trainer import Trainer
 
 TINY = replace(

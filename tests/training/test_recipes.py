@@ -4,7 +4,7 @@ import pytest
 
 from us3l.cli.main import main
 from us3l.training.recipes import CIFAR, MINI, named
-from us3l.training.run import RunConfig
+from us3l.training.run_config import RunConfig
 from us3l.training.settings import changed
 
 

@@ -9,14 +9,14 @@ from lightning_fabric import Fabric
 from PIL import Image
 
 from us3l.data import reading
+from us3l.data.augment import two_views
 from us3l.data.sources import find, load
-from us3l.data.views import two_views
-from us3l.errors import UserError
-from us3l.seeds import seed_from, seeded
+from us3l.system.errors import UserError
+from us3l.system.seeds import seed_from, seeded
 from us3l.training.loop import step_cost
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import MINI, Network, Recipe
-from us3l.training.run import Machine
+from us3l.training.run_config import Machine
 from us3l.training.trainer import Trainer
 
 SMALL = replace(

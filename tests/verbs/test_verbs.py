@@ -10,8 +10,8 @@ from torch import Tensor, nn
 import us3l
 from tests.shapes import write_coco
 from us3l.data.sources import load
-from us3l.errors import UserError
-from us3l.training.run import config_of
+from us3l.system.errors import UserError
+from us3l.training.run_config import config_of
 
 TINY = {"recipe": "digits", "base": 8, "epochs": 1, "max_steps": 2, "batch_size": 16, "hidden": 16, "predictor": 16}
 

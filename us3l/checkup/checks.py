@@ -16,10 +16,10 @@ from us3l.calibration import calibrate
 from us3l.checkup.findings import DeviceCheck
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
-from us3l.devices import Precision
 from us3l.distributed.launching import make_fabric
-from us3l.evaluation import evaluate_frozen
 from us3l.evaluation.features import embed
+from us3l.evaluation.frozen import evaluate_frozen
+from us3l.system.devices import Precision
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
 from us3l.training.trainer import Trainer, new_network
 

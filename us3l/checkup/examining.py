@@ -14,10 +14,10 @@ from us3l.checkup.findings import Checkup, DeviceCheck, Measured
 from us3l.checkup.inventory import take_inventory
 from us3l.checkup.recommending import recommend
 from us3l.checkup.speeds import in_memory, photos, time_loader, time_steps
-from us3l.data.workers import default_workers
-from us3l.devices import Device, Precision, choose_device, precision_here
-from us3l.errors import UserError
-from us3l.progress import SILENT, Count, Progress
+from us3l.data.loader import default_workers
+from us3l.system.devices import Device, Precision, choose_device, precision_here
+from us3l.system.errors import UserError
+from us3l.system.progress import SILENT, Count, Progress
 from us3l.training.recipes import Recipe, named
 
 BATCH = 64  # images per timed step, which fit nearly everywhere

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from us3l.errors import UserError
-from us3l.files import read_json, write_json
+from us3l.system.errors import UserError
+from us3l.system.files import read_json, write_json
 
 VERSION = 1
 KIND = "us3l doctor"

@@ -14,8 +14,8 @@ from PIL import features
 
 from us3l.checkup.findings import Gpu, Inventory
 from us3l.data.decode import quick_decoder
-from us3l.data.memory import available_memory
-from us3l.devices import processor_name
+from us3l.data.in_memory import available_memory
+from us3l.system.devices import processor_name
 
 NEEDED = ("torch", "torchvision", "lightning-fabric", "numpy", "pillow", "pyarrow", "safetensors")
 EXTRAS = {

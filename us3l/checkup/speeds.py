@@ -16,9 +16,9 @@ from PIL import Image
 
 from us3l.data.images import Images, ImageSet, Step
 from us3l.data.sources import find
-from us3l.data.stream import ImageFiles
-from us3l.devices import Precision
+from us3l.data.streamed import ImageFiles
 from us3l.distributed.launching import make_fabric
+from us3l.system.devices import Precision
 from us3l.training.recipes import Recipe
 from us3l.training.trainer import Trainer
 

@@ -33,7 +33,7 @@ class Backbones:
 
 def main(arguments: list[str]) -> None:
     command = parse(Backbones, "backbones", arguments)
-    from us3l.console import Console
-    from us3l.reporting.known import backbones_table
+    from us3l.reporting.listings import backbones_table
+    from us3l.system.console import Console
 
     Console().print(backbones_table(**vars(command)))

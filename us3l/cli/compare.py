@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from us3l.cli.parse import RunArguments, parse
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Compare:
 
 def main(arguments: list[str]) -> None:
     command = parse(Compare, "compare", arguments)
-    from us3l.console import Console
     from us3l.reporting.comparison import check_free, write_comparison
     from us3l.reporting.tables import comparison_table
+    from us3l.system.console import Console
     from us3l.verbs import compare
 
     if not command.runs:

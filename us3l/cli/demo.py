@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> None:
     command = parse(Demo, "demo", arguments)
     from us3l.cli import evaluate, report
     from us3l.cli.screen import CommandScreen
-    from us3l.files import unused_path
+    from us3l.system.files import unused_path
     from us3l.verbs import pretrain
 
     screen = CommandScreen()

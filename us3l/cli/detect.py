@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from us3l.cli.parse import RunArgument, parse
-from us3l.evaluation.detection.settings import DetectionSettings
+from us3l.detection.schedule import DetectionSettings
 from us3l.width import Width
 
 if TYPE_CHECKING:
     from us3l.cli.screen import CommandScreen
-    from us3l.evaluation.detection.objects import Detected
+    from us3l.detection.objects import Detected
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Detect:
 def main(arguments: list[str]) -> None:
     command = parse(Detect, "detect", arguments)
     from us3l.cli.screen import CommandScreen
-    from us3l.evaluation.detection.objects import detect_objects
+    from us3l.detection.objects import detect_objects
     from us3l.run import Run
 
     screen = CommandScreen()

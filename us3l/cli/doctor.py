@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from us3l.cli.parse import parse
-from us3l.devices import Device
+from us3l.system.devices import Device
 
 if TYPE_CHECKING:
     from us3l.checkup.findings import Checkup

@@ -31,8 +31,8 @@ class Download:
 
 def main(arguments: list[str]) -> None:
     command = parse(Download, "download", arguments)
-    from us3l.console import Console
-    from us3l.data.named import download, open_named
+    from us3l.data.datasets import download, open_named
+    from us3l.system.console import Console
 
     for name in command.names:
         folder = download(name, command.data_root)

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import tyro
 
 from us3l.cli.parse import RunArgument, parse
-from us3l.devices import Device
 from us3l.run.folder import Product
+from us3l.system.devices import Device
 from us3l.width import Width
 
 DataArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]

@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> None:
 
 
 def show(screen: CommandScreen, run: Run, record: EvaluationRecord) -> None:
-    from us3l.reporting.figures import evaluation_figures
+    from us3l.reporting.accuracy_figures import evaluation_figures
     from us3l.reporting.tables import WITHOUT_LABELS, few_labels_table, results_table, uncertainty
 
     base = evaluation_figures(run, record)

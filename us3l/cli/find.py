@@ -12,7 +12,7 @@ from us3l.cli.parse import parse
 from us3l.width import Width
 
 if TYPE_CHECKING:
-    from us3l.deploy.finding import Finding
+    from us3l.collection.finding import Finding
 
 IndexArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
 QueryArgument = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="QUERY")]

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import Any
 
 from us3l import __version__
-from us3l.allocation import keep_freed_memory
-from us3l.errors import Caution, UserError, did_you_mean
-from us3l.families.own import given_family, import_family
-from us3l.stopping import Interrupted
-from us3l.streams import lasting_display, one_line
+from us3l.families.user_families import given_family, import_family
+from us3l.system.allocation import keep_freed_memory
+from us3l.system.errors import Caution, UserError, did_you_mean
+from us3l.system.stopping import Interrupted
+from us3l.system.streams import lasting_display, one_line
 
 SHOW_WARNING = warnings.showwarning
 COMMANDS = {

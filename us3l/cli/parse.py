@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 from us3l.width import Width, decode, given
 
 T = TypeVar("T")

@@ -65,8 +65,8 @@ def main(arguments: list[str]) -> int:
 
 def show(command: Pick, picked: Picked) -> None:
     """The choice for people."""
-    from us3l.console import Console
     from us3l.reporting.deployed import picked_table
+    from us3l.system.console import Console
 
     console = Console()
     choice, accuracies, backend = picked.choice, picked.accuracies, picked.to_plain()["backend"]

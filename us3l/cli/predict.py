@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 from us3l.cli.embed import DataArgument
 from us3l.cli.parse import RunArgument, parse
-from us3l.devices import Device
 from us3l.run.folder import Product
+from us3l.system.devices import Device
 from us3l.width import Width
 
 if TYPE_CHECKING:
-    from us3l.deploy.predicting import Predicted
+    from us3l.collection.predicting import Predicted
 
 
 @dataclass(frozen=True)

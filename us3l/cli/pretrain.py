@@ -14,7 +14,7 @@ from us3l.cli.parse import flags, parse, plain, program
 from us3l.paper.scales import ScaleName
 from us3l.run import Run
 from us3l.training.recipes import AUTO, Network, Recipe
-from us3l.training.run import Machine, config_of
+from us3l.training.run_config import Machine, config_of
 from us3l.training.settings import values
 from us3l.verbs.pretraining import configuration
 

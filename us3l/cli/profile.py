@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
     command = parse(ProfileCommand, "profile", arguments)
     from us3l.cli import report
     from us3l.cli.screen import CommandScreen
-    from us3l.reporting.profile import profile_figure, profile_table
+    from us3l.reporting.profile_tables import profile_figure, profile_table
     from us3l.verbs import profile as measure
 
     screen = CommandScreen()

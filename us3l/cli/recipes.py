@@ -21,7 +21,7 @@ class Recipes:
 def main(arguments: list[str]) -> None:
     parse(Recipes, "recipes", arguments)
     from us3l.cli.screen import as_typed
-    from us3l.console import Console
-    from us3l.reporting.known import cases_table, methods_table, recipes_table
+    from us3l.reporting.listings import cases_table, methods_table, recipes_table
+    from us3l.system.console import Console
 
     Console().print(*(table(as_typed) for table in (recipes_table, methods_table, cases_table)), sep="\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from us3l.cli.parse import RunArguments, parse, program
 from us3l.cli.screen import CommandScreen, as_typed
-from us3l.streams import one_line
+from us3l.system.streams import one_line
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from us3l.cli.parse import parse
-from us3l.devices import AskedPrecision
-from us3l.errors import UserError
 from us3l.paper.scales import ScaleName
+from us3l.system.devices import AskedPrecision
+from us3l.system.errors import UserError
 
 if TYPE_CHECKING:
     from us3l.cli.screen import CommandScreen
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     command = parse(Reproduce, "reproduce", arguments)
     from us3l.cli.screen import CommandScreen
     from us3l.paper.plans import plan_table
-    from us3l.stopping import Interrupted
+    from us3l.system.stopping import Interrupted
     from us3l.verbs import reproduce
 
     screen = CommandScreen()

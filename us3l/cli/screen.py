@@ -7,8 +7,8 @@ import re
 from shlex import quote
 
 from us3l.cli.parse import program
-from us3l.console import Console
-from us3l.progress import Screen
+from us3l.system.console import Console
+from us3l.system.progress import Screen
 
 SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]+))?`")
 CALL = re.compile(r"`(us3l\.[a-z.]+\([^`]*\))`")

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     command = parse(Search, "search", arguments)
     from us3l.cli import report
     from us3l.cli.screen import CommandScreen
-    from us3l.reporting.searches import search_figure, search_table, told
+    from us3l.reporting.search_tables import search_figure, search_table, told
     from us3l.run import Run
     from us3l.run.searches import search_file
     from us3l.verbs import search

@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> None:
     import logging
 
     from us3l.cli.screen import CommandScreen
-    from us3l.serving.starting import listening, processors
+    from us3l.serving.start import listening, processors
 
     logging.basicConfig(format="%(asctime)s us3l: %(message)s", level=logging.WARNING)
     logging.getLogger("us3l.serving.requests").setLevel(logging.INFO if command.log_requests else logging.WARNING)

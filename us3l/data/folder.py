@@ -15,7 +15,7 @@ from us3l.data.catalogue import IMAGE_SUFFIXES, Catalogue, encode_labels, split_
 from us3l.data.decode import Encoded
 from us3l.data.index import Index, indexed, status
 from us3l.data.names import Names
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 MOST_KINDS = 3  # of files that are left out, to name
 

@@ -16,8 +16,8 @@ from us3l.data.decode import Encoded
 from us3l.data.folder import listed
 from us3l.data.images import check_pixels
 from us3l.data.names import Names
-from us3l.errors import UserError
-from us3l.files import expanded
+from us3l.system.errors import UserError
+from us3l.system.files import expanded
 
 LABELS = ("targets", "labels", "_labels")
 """Where torchvision's data sets keep the labels of all images."""

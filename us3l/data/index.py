@@ -22,7 +22,7 @@ import safetensors
 from safetensors.numpy import save_file
 
 from us3l.data.names import Names
-from us3l.files import replacing
+from us3l.system.files import replacing
 
 CACHE_VARIABLE = "US3L_CACHE"
 FORMAT = 2

@@ -9,7 +9,7 @@ from us3l.data.catalogue import IMAGE_SUFFIXES, Catalogue
 from us3l.data.folder import is_image, open_folder, open_image
 from us3l.data.parquet import open_parquet
 from us3l.data.shards import open_shards
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 SoFar = Callable[[int, int], None]
 

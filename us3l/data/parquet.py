@@ -16,8 +16,8 @@ import numpy as np
 
 from us3l.data.catalogue import Blocks, Catalogue, encode_labels, split_names
 from us3l.data.decode import Encoded
-from us3l.errors import UserError
-from us3l.streams import one_line
+from us3l.system.errors import UserError
+from us3l.system.streams import one_line
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "labels", "fine_label")

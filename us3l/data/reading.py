@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from us3l.data.augment import DRAWN, crop_box
 from us3l.data.decode import MOST_PIXELS, Damaged, Encoded, decode, fetch, measure
 from us3l.data.images import kinds_of_views, stand_ins
-from us3l.data.spec import Views
-from us3l.data.views import DRAWN, crop_box
-from us3l.errors import UserError
-from us3l.seeds import seeded
+from us3l.data.view_settings import Views
+from us3l.system.errors import UserError
+from us3l.system.seeds import seeded
 
 if TYPE_CHECKING:
-    from us3l.data.stream import ImageFiles
+    from us3l.data.streamed import ImageFiles
 
 Box = tuple[int, int, int, int]
 """Top, left, height and width."""

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import numpy as np
 
 from us3l.data.decode import Damaged, decode_here, measure_here
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 VARIABLE = "US3L_SANDBOX"
 MEMORY = 2**31

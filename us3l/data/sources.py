@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from us3l.data.cached import are_small, keep_all, kept_bytes
 from us3l.data.catalogue import Catalogue
+from us3l.data.datasets import NAMED_SETS, open_named
 from us3l.data.given import of_dataset, of_files, of_tensor
 from us3l.data.images import ImageSet as ImageSet
-from us3l.data.keeping import are_small, keep_all, kept_bytes
-from us3l.data.memory import decode_all
-from us3l.data.named import NAMED_SETS, open_named
+from us3l.data.in_memory import decode_all
 from us3l.data.opening import open_path
-from us3l.data.spec import Views
-from us3l.data.stream import ImageFiles as ImageFiles
-from us3l.errors import UserError, alike, did_you_mean
-from us3l.files import expanded
-from us3l.progress import SILENT, Progress
+from us3l.data.streamed import ImageFiles as ImageFiles
+from us3l.data.view_settings import Views
+from us3l.system.errors import UserError, alike, did_you_mean
+from us3l.system.files import expanded
+from us3l.system.progress import SILENT, Progress
 
 Keep = Literal["crops", "views"]
 Split = Literal["train", "test", "all", "pretrain", "every"]

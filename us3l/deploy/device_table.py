@@ -10,10 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from us3l.errors import UserError
-from us3l.files import parse_json, read_bytes
 from us3l.run.profiles import Latency
 from us3l.slimmable import Slimmable
+from us3l.system.errors import UserError
+from us3l.system.files import parse_json, read_bytes
 from us3l.width import decode
 
 

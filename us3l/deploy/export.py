@@ -20,12 +20,9 @@ from us3l import __version__
 from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy import example
-from us3l.deploy.backends import Forward
 from us3l.deploy.evaluated import Head
 from us3l.deploy.formats import KEY, KINDS
 from us3l.deploy.proof import Evidence, Proof, outputs_of, prove_float, prove_int8, prove_size
-from us3l.errors import UserError
-from us3l.files import checksum, replacing
 from us3l.run.bundles import (
     MANIFEST,
     SHARED,
@@ -37,7 +34,10 @@ from us3l.run.bundles import (
     encode_floats,
     read_bundle,
 )
+from us3l.runtime.backends import Forward
 from us3l.slimmable import Slimmable
+from us3l.system.errors import UserError
+from us3l.system.files import checksum, replacing
 from us3l.width import Width, write_width
 
 HERE = Path(__file__).parent

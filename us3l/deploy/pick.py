@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 from us3l.width import Width, mean_width
 
 Figure = str

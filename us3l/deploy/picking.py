@@ -11,10 +11,10 @@ from us3l.deploy.evaluated import Accuracies, best_searched, read_accuracies, se
 from us3l.deploy.pick import BUDGETS, Choice, pick
 from us3l.deploy.profile import all_costs, candidates, costs_of
 from us3l.deploy.profiling import by_agreement
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.profiles import Profile, list_profiles, read_profile
 from us3l.slimmable import Slimmable
+from us3l.system.errors import UserError
 from us3l.width import Width, as_plain
 
 

@@ -17,7 +17,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch.distributed import distributed_c10d
 
 from us3l.distributed.sharding import sharded
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 POLL = 0.5  # seconds
 _turns = itertools.count()

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from us3l.data.images import Images
 from us3l.evaluation.features import embed_all
-from us3l.evaluation.neighbours import knn
-from us3l.evaluation.results import percent_correct
+from us3l.evaluation.knn import knn
+from us3l.evaluation.scoring import percent_correct
 from us3l.evaluation.tasks import prepare
-from us3l.progress import Advance
 from us3l.slimmable import Slimmable
+from us3l.system.progress import Advance
 from us3l.width import Width, as_plain
 
 CHUNK = 1024

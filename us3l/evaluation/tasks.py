@@ -12,10 +12,10 @@ from us3l.calibration import calibrate
 from us3l.costs import cost
 from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
-from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.run.evaluations import FewLabels, Score, WidthResult
 from us3l.slimmable import Slimmable
+from us3l.system.errors import UserError
 from us3l.width import Width
 
 NINE_WIDTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from us3l.data.images import Images
-from us3l.errors import UserError
 from us3l.evaluation.classifiers import finetune, train_probes
 from us3l.evaluation.features import embed_all
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.protocols import ProbeKind, Training, finetuning, paper_probe, paper_side, usual_probe
-from us3l.evaluation.results import mean_score, score
+from us3l.evaluation.scoring import mean_score, score
 from us3l.evaluation.tasks import Evaluation, prepare
-from us3l.progress import Advance
 from us3l.run.classifiers import ElasticClassifier
 from us3l.slimmable import Slimmable
+from us3l.system.errors import UserError
+from us3l.system.progress import Advance
 from us3l.width import Width
 
 

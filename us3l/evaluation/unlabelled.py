@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from us3l.data.augment import random_views
 from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.spec import Views
-from us3l.data.views import random_views
-from us3l.devices import for_doubles
-from us3l.errors import UserError
+from us3l.data.view_settings import Views
 from us3l.evaluation.features import embed_all
 from us3l.evaluation.tasks import FEWEST, Evaluation, EvaluationTask, prepare
-from us3l.progress import Advance
 from us3l.slimmable import Slimmable
+from us3l.system.devices import for_doubles
+from us3l.system.errors import UserError
+from us3l.system.progress import Advance
 from us3l.width import Width
 
 NEIGHBOURS = FEWEST // 5

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 from us3l.width import Subnet
 
 if TYPE_CHECKING:

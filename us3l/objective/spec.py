@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from us3l.errors import UserError
 from us3l.objective.scaling import memory
+from us3l.system.errors import UserError
 from us3l.width import Width, mean_width
 
 PAPER_STEPS = 400 * (50_000 // 512)

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from us3l.data.named import is_there
-from us3l.devices import AskedPrecision
-from us3l.errors import UserError
-from us3l.files import Taken, locked
-from us3l.paper.figures import read_figures
+from us3l.data.datasets import is_there
 from us3l.paper.reproduce import PaperCell, Pretraining, chosen_rows, entries, jobs_of
+from us3l.paper.run_figures import read_figures
 from us3l.paper.scales import ScaleName, scale_of
 from us3l.paper.workspace import Workspace
-from us3l.progress import Progress
 from us3l.run.detections import DETECTOR, detection_stem, ended
 from us3l.run.records import read_speeds
-from us3l.training.run import config_of
+from us3l.system.devices import AskedPrecision
+from us3l.system.errors import UserError
+from us3l.system.files import Taken, locked
+from us3l.system.progress import Progress
+from us3l.training.run_config import config_of
 
 WAIT = 15.0  # seconds between looks at what other processes are doing
 

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from us3l.errors import UserError
 from us3l.objective.sampling import sample_widths
 from us3l.objective.scaling import memory
 from us3l.paper.cases import TABLES, Case, case, cases
 from us3l.paper.scales import Scale
 from us3l.paper.tables import Row, table
+from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe
 from us3l.width import mean_width
 

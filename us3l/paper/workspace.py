@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
-from us3l.devices import AskedPrecision
-from us3l.errors import UserError
-from us3l.paper.figures import FigureKey, Figures, RunFigure
 from us3l.paper.reproduce import PaperCell, Pretraining, job_of
+from us3l.paper.run_figures import FigureKey, Figures, RunFigure
 from us3l.paper.scales import Scale
 from us3l.run import Run
 from us3l.run.detections import find_detection
 from us3l.run.evaluations import find_evaluation
 from us3l.run.records import Gauges, read_records
+from us3l.system.devices import AskedPrecision
+from us3l.system.errors import UserError
 from us3l.training.monitor import COLLAPSED
-from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.run_config import Machine, RunConfig, config_of
 
 DETECTION = {"AP": "ap", "AP_50": "ap50", "AP_75": "ap75"}
 

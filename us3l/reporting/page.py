@@ -10,8 +10,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from us3l.errors import UserError
 from us3l.reporting.palette import COLOURS
+from us3l.system.errors import UserError
 from us3l.width import write_width
 
 

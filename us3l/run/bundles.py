@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 
 from us3l import __version__
 from us3l.data.preprocessing import Preprocessing
-from us3l.errors import UserError
-from us3l.files import checksum, finite, is_inside, locked, read_json, write_json
 from us3l.run.checks import check_version
 from us3l.run.evaluations import METRICS
+from us3l.system.errors import UserError
+from us3l.system.files import checksum, finite, is_inside, locked, read_json, write_json
 from us3l.width import Width, read_width
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from us3l.description import read_description
-from us3l.errors import UserError
-from us3l.files import read_bytes, write_text
 from us3l.hub import CARD
 from us3l.run.bundles import Bundle
 from us3l.run.evaluations import METRICS, EvaluationRecord
 from us3l.run.folder import Run
+from us3l.system.errors import UserError
+from us3l.system.files import read_bytes, write_text
 from us3l.width import as_plain
 
 MARK = "<!-- written by us3l; edit freely, and remove this line to keep it -->"

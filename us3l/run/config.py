@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import yaml
 
-from us3l.errors import UserError, did_you_mean
-from us3l.files import read_bytes, write_text
+from us3l.system.errors import UserError, did_you_mean
+from us3l.system.files import read_bytes, write_text
 from us3l.width import Subnet
 
 LARGEST = 2**16  # bytes of a configuration

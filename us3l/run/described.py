@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import safetensors
 from torch import Tensor
 
-from us3l.errors import UserError
-from us3l.files import check_regular, parse_json
 from us3l.storage import write_tensors
+from us3l.system.errors import UserError
+from us3l.system.files import check_regular, parse_json
 from us3l.width import write_width
 
 METADATA = "us3l"

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from us3l import __version__
-from us3l.errors import UserError
-from us3l.files import finite, read_json, write_json, write_text
 from us3l.run.checks import check_version, demand
 from us3l.run.folder import Run
 from us3l.run.identity import clean, short, source_of
 from us3l.run.weights import Weights, check_weights
+from us3l.system.errors import UserError
+from us3l.system.files import finite, read_json, write_json, write_text
 from us3l.width import Width, read_width
 
 VERSION = 2  # of version 1, files name neither their version nor the weights

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from us3l import __version__
-from us3l.errors import Caution, UserError
-from us3l.files import finite, read_json, write_json
 from us3l.run.checks import check_version, demand
 from us3l.run.folder import Run
 from us3l.run.identity import DataIdentity, clean, source_of
 from us3l.run.weights import Weights, check_weights
+from us3l.system.errors import Caution, UserError
+from us3l.system.files import finite, read_json, write_json
 from us3l.width import AnyWidth, Width, decode, read_width
 
 if TYPE_CHECKING:

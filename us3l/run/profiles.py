@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from us3l import __version__
-from us3l.errors import UserError
-from us3l.files import finite, read_json, write_json, write_text
 from us3l.run.checks import check_version
 from us3l.run.folder import Run
 from us3l.run.weights import Weights, check_weights
+from us3l.system.errors import UserError
+from us3l.system.files import finite, read_json, write_json, write_text
 from us3l.width import Width, decode, encode, read_width
 
 VERSION = 2  # of version 1 there is one file, profile.json, which names neither its device nor the weights
@@ -33,7 +33,7 @@ class Costs:
     bytes: int
     """Weights and batch-norm statistics as stored in 32 bits."""
     memory: int
-    """Peak bytes of the activations for one image: see `us3l.deploy.memory`."""
+    """Peak bytes of the activations for one image: see `us3l.deploy.peak_memory`."""
 
 
 @dataclass(frozen=True)

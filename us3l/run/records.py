@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from us3l.errors import UserError
-from us3l.files import append_lines, finite, parse_json, read_lines, write_text
 from us3l.run.folder import Run
+from us3l.system.errors import UserError
+from us3l.system.files import append_lines, finite, parse_json, read_lines, write_text
 from us3l.width import Subnet, Width, write_width
 
 VERSION = 2  # runs of version 1 have no starts.jsonl

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from us3l import __version__
-from us3l.errors import UserError
-from us3l.files import append_lines, finite, parse_json, read_json, read_lines, write_json, write_text
 from us3l.run.checks import check_version, demand
 from us3l.run.folder import Run
 from us3l.run.identity import clean
 from us3l.run.weights import Weights, check_weights
+from us3l.system.errors import UserError
+from us3l.system.files import append_lines, finite, parse_json, read_json, read_lines, write_json, write_text
 from us3l.width import Subnet, Width, read_width
 
 VERSION = 1

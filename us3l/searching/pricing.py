@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from us3l.costs import cost
-from us3l.deploy.memory import peak_memory
+from us3l.deploy.peak_memory import peak_memory
 from us3l.deploy.timing import take_turns
 from us3l.slimmable import Slimmable
 from us3l.width import Width

@@ -21,14 +21,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from us3l.deploy.networks import Task
-from us3l.errors import UserError
+from us3l.runtime.networks import Task
 from us3l.serving.api import ENDPOINTS, Endpoint, openapi
 from us3l.serving.arrivals import ARRIVAL
 from us3l.serving.bodies import content_kind, header, is_image
 from us3l.serving.pages import docs_page, live_page
 from us3l.serving.refusals import Refusal
 from us3l.serving.service import TASKS, Answer, Service
+from us3l.system.errors import UserError
 from us3l.width import Width, given, stage_widths, write_width
 
 LOG = logging.getLogger("us3l.serving.requests")

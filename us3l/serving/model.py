@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from PIL import Image as Pillow
 
+from us3l.collection.shared_space import SpaceName, shared_maps
 from us3l.data import sandbox
 from us3l.data.decode import Damaged, decode_here, quicken
-from us3l.deploy.adaptive import Controller
-from us3l.deploy.backends import Backend, Forward, run_onnx
-from us3l.deploy.networks import Files, Shared, Task
-from us3l.deploy.runtime import MEASURED, Runtime, spread
-from us3l.deploy.space import SpaceName, shared_maps
 from us3l.deploy.timing import percentile, take_turns
-from us3l.errors import UserError
-from us3l.files import checksum
 from us3l.run.bundles import MANIFEST
+from us3l.runtime.adaptive import Controller
+from us3l.runtime.backends import Backend, Forward, run_onnx
+from us3l.runtime.networks import Files, Shared, Task
+from us3l.runtime.runtime import MEASURED, Runtime, spread
 from us3l.serving.settings import ServiceSettings
+from us3l.system.errors import UserError
+from us3l.system.files import checksum
 from us3l.width import Subnet, Width
 
 TURNS = 3

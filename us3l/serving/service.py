@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from us3l.deploy.networks import Task
-from us3l.errors import UserError
+from us3l.runtime.networks import Task
 from us3l.serving.bodies import Bodies
+from us3l.serving.metrics import ServiceWatch
 from us3l.serving.model import ServedModel
 from us3l.serving.refusals import Refusal
 from us3l.serving.scheduling import QueuedRequest, Scheduler
 from us3l.serving.settings import ServiceSettings
-from us3l.serving.watching import ServiceWatch
+from us3l.system.errors import UserError
 from us3l.width import Width, mean_width
 
 LOG = logging.getLogger("us3l.serving")

@@ -12,10 +12,10 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from us3l.data.keeping import kept_bytes
-from us3l.devices import Device, Precision
+from us3l.data.cached import kept_bytes
+from us3l.system.devices import Device, Precision
 from us3l.training.recipes import Optimiser, Recipe, named, times
-from us3l.training.run import Machine, RunConfig
+from us3l.training.run_config import Machine, RunConfig
 
 TINY = 32
 """Pixels: pictures up to this side are trained on by the recipe "mini", on any device."""
@@ -62,7 +62,7 @@ class Situation:
     device_memory: int | None = None
     """Bytes that are free on a GPU."""
     precision: Precision = "32-true"
-    """The arithmetic that suits the device: see `us3l.devices.precision_for`."""
+    """The arithmetic that suits the device: see `us3l.system.devices.precision_for`."""
 
     @property
     def side(self) -> int:

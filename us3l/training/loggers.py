@@ -26,15 +26,15 @@ from torch.nn import functional as F
 
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
-from us3l.errors import UserError
 from us3l.evaluation.features import embed_all
-from us3l.files import read_lines
-from us3l.progress import SILENT
 from us3l.run import Run
 from us3l.run.records import Gauges, Record, StepRecord, append_records, read_records
 from us3l.slimmable import Slimmable
-from us3l.streams import one_line
-from us3l.training.run import LoggerName
+from us3l.system.errors import UserError
+from us3l.system.files import read_lines
+from us3l.system.progress import SILENT
+from us3l.system.streams import one_line
+from us3l.training.run_config import LoggerName
 
 PACKAGES: dict[LoggerName, str] = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
 PICTURED, QUERIES, NEIGHBOURS = 500, 8, 6

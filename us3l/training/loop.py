@@ -15,13 +15,11 @@ from us3l import __version__
 from us3l.data.images import Images
 from us3l.distributed.launching import any_of, first_alone, is_first, make_fabric, processes
 from us3l.distributed.sharding import gather, scatter
-from us3l.errors import UserError
 from us3l.families.family import as_family
 from us3l.objective.sampling import lower_bound
 from us3l.objective.scaling import teacher_rate
 from us3l.objective.spec import Objective
 from us3l.objective.spec import warning as guideline_warning
-from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
 from us3l.run.config import write_config
@@ -36,7 +34,9 @@ from us3l.run.records import (
     cut_records,
 )
 from us3l.slimmable import Slimmable
-from us3l.stopping import Interrupted, stop_requests
+from us3l.system.errors import UserError
+from us3l.system.progress import SILENT, Progress
+from us3l.system.stopping import Interrupted, stop_requests
 from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
 from us3l.training.finishing import check_product, finish
@@ -44,7 +44,7 @@ from us3l.training.initial import Init, Pretrained
 from us3l.training.loggers import Recorder, check_loggers
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.recipes import SOURCE
-from us3l.training.run import RunConfig, config_of
+from us3l.training.run_config import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer, new_network, new_teacher
 from us3l.training.trouble import explained, going_on, last_good, not_finite
 from us3l.width import Width, mean_width

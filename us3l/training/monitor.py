@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from us3l.evaluation.neighbours import knn_accuracy
+from us3l.evaluation.knn import knn_accuracy
 from us3l.evaluation.unlabelled import embed_views, quality
-from us3l.seeds import seeded
+from us3l.system.seeds import seeded
 from us3l.training.trainer import Trainer
 from us3l.width import Width
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from us3l.distributed.sharding import local
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 from us3l.training.recipes import Optimiser
 
 

@@ -16,27 +16,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import get_total_norm
 
+from us3l.data.augment import random_views
 from us3l.data.images import Batch, Images, ImageSet, Step
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.views import random_views
 from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import Peers
 from us3l.distributed.sharding import load_module, load_optimiser, whole
-from us3l.errors import UserError
 from us3l.families import family, one_or_all, options_for
 from us3l.families.family import Family, as_family
 from us3l.objective.learner import Learner, Targets
 from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
-from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
 from us3l.sorting import sort_channels
 from us3l.storage import copy_weights
+from us3l.system.errors import UserError
+from us3l.system.seeds import seeded
 from us3l.tensors import tensors_of
 from us3l.training.initial import Init, Pretrained
 from us3l.training.optimisers import copies, new_optimiser, take_back
 from us3l.training.recipes import SOURCE, Optimiser, Recipe
-from us3l.training.run import Machine
+from us3l.training.run_config import Machine
 from us3l.training.teacher import check_vectors, open_teacher
 from us3l.width import Width
 

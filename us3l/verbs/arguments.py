@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from us3l.errors import UserError
 from us3l.run import Run
+from us3l.system.errors import UserError
 from us3l.training.settings import check_known
 from us3l.width import Subnet
 

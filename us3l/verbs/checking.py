@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from us3l.devices import Device
-from us3l.progress import Progress, Told, progress_of
+from us3l.system.devices import Device
+from us3l.system.progress import Progress, Told, progress_of
 
 if TYPE_CHECKING:
     from us3l.checkup.findings import Checkup

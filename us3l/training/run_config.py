@@ -1,0 +1,118 @@
+"""All settings of a run: what is trained, on what data, and how it is computed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from us3l.run import Run
+from us3l.run.config import build, read_plain
+from us3l.run.identity import data_path, data_source
+from us3l.system.devices import AskedPrecision, Device, precision_here
+from us3l.system.errors import UserError
+from us3l.training.recipes import Recipe
+
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how a run is computed. All but `stream`, `memory_gib` and `keep` may change when a run is resumed."""
+
+    accelerator: Device = "auto"
+    """Kind of device."""
+    devices: int = 1
+    """Number of devices (on a CPU: of processes). Under torchrun, torchrun decides."""
+    precision: AskedPrecision = "auto"
+    """Arithmetic of the networks; losses are always computed in 32 bits. "auto" takes bf16-mixed on GPUs that have it,
+    16-mixed on older ones with tensor cores, and 32-true elsewhere."""
+    compile: bool = False
+    """Compile the full network and the teacher with torch.compile; sub-networks, of which there are many, stay as they
+    are."""
+    sync_bn: bool = False
+    """Batch norm over the batch of all devices instead of each device's own part."""
+    fsdp: bool = False
+    """Divide parameters, gradients and the optimiser's state among several devices, to save memory."""
+    accumulate: int = 1
+    """Compute each batch in this many parts, one after the other, to save memory."""
+    checkpoint_every: int = 1
+    """Epochs between checkpoints."""
+    skip_bad_steps: int = 0
+    """Leave out up to this many steps of the run whose gradients are not finite, instead of stopping."""
+    stop_on_collapse: bool = False
+    """Stop when a width collapses, instead of only warning."""
+
+    loggers: tuple[LoggerName, ...] = ()
+    """Also show losses and gauges in TensorBoard, Weights & Biases (offline unless WANDB_MODE says otherwise) or
+    MLflow."""
+    max_bad_images: int = 100
+    """Stop when more images than this cannot be read."""
+    calibrated_widths: tuple[float, ...] | None = None
+    """Widths whose batch-norm statistics are collected at the end, besides the full network's (default: all). Those of
+    other widths are collected when evaluation, profiling or export first need them."""
+    stream: bool = False
+    """Read the images while training, as is always done when they do not fit into memory."""
+    memory_gib: float = 8.0
+    """Memory for decoded images; if they need more, they are read while training."""
+    keep: Literal["crops", "views"] = "crops"
+    """What is kept of each image in memory: as many pixels as its crops need, or a centre square of the size of a view,
+    as in runs of earlier versions."""
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "accumulate", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
+        if not 0 < self.memory_gib < math.inf:
+            raise UserError(f"memory_gib={self.memory_gib} must be above 0")
+        for name in ("skip_bad_steps", "max_bad_images"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)} must not be negative")
+        for width in self.calibrated_widths or ():
+            if not 0 < width <= 1:
+                raise UserError(f"calibrated_widths: {width:g} is not a width, above 0 and at most 1")
+        if self.fsdp and self.precision == "16-mixed":
+            raise UserError(
+                "fsdp has no scaled gradients: set `precision` to bf16-mixed or 32-true, or leave out `fsdp`"
+            )
+        if self.compile and self.sync_bn:
+            raise UserError("compiled networks cannot share their batch norm: leave out `compile` or `sync_bn`")
+
+    def settled(self) -> Machine:
+        """These settings with what depends on the device: the precision."""
+        if self.precision != "auto":
+            return self
+        return replace(self, precision=precision_here(self.accelerator, scaling=not self.fsdp))
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All settings of a run, as kept in its config.yaml."""
+
+    data: str = "digits"
+    """The images, as they were named."""
+    recipe: Recipe = field(default_factory=Recipe)
+    machine: Machine = field(default_factory=Machine)
+    data_path: str = ""
+    """Where the images were when the run began, if they were named by a path, which may be a relative one."""
+
+    init_sha256: str = ""
+    """Of the weights that the run began with, if it was given any: see `us3l.tensors.digest`."""
+
+    @property
+    def source(self) -> str:
+        """How to name the images now."""
+        return data_source(self.data, self.data_path)
+
+    def located(self) -> RunConfig:
+        """The same, with the place of the images as seen from the present working folder."""
+        return replace(self, data_path=data_path(self.data))
+
+
+def config_of(run: Run) -> RunConfig:
+    """The settings that a run was started with."""
+    run.check_started()
+    plain = read_plain(run.config_file)
+    if isinstance(plain, dict) and isinstance(plain.get("machine"), dict):
+        plain["machine"].setdefault("keep", "views")  # what runs did that do not say
+    return build(RunConfig, plain, str(run.config_file))
