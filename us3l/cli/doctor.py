@@ -12,31 +12,26 @@ from us3l.cli.parse import parse
 from us3l.system.devices import Device
 
 if TYPE_CHECKING:
-    from us3l.checkup.findings import Checkup
+    from us3l.checkup.examination import Checkup
 
 
 @dataclass(frozen=True)
 class Doctor:
-    """Check and measure this machine, and say which settings suit it. It takes about a minute.
+    """Check that this machine computes correctly, and list what it has. It takes a few seconds.
 
-    A training step and an evaluation on the device are compared with the CPU in double precision. Then steps, and the
-    reading of JPEGs that are made for it, are timed. The exit code is 1 if a check fails. All that was found goes to a
-    file that you can attach to an issue: it has no names of users or machines in it, and of paths only the last part.
+    A training step and an evaluation on the device are compared with the CPU in double precision. The exit code is 1 if
+    a check fails. The result goes to a file that you can attach to an issue: it has no names of users or machines in
+    it, and of paths only the last part.
 
     examples:
       us3l doctor
-      us3l doctor --recipe imagenet-resnet18 --seconds 10
       us3l doctor --device cpu --out cpu.json
     """
 
     out: Path = Path("us3l-doctor.json")
     """The file; that of an earlier checkup is replaced."""
     device: Annotated[Device, tyro.conf.arg(metavar="DEV")] = "auto"
-    """Which device: cpu, cuda or mps; auto is a CUDA device, else Apple's MPS, else the CPU."""
-    recipe: str | None = None
-    """Whose steps are timed (default: mini on a CPU, imagenet-resnet18 elsewhere)."""
-    seconds: Annotated[float, tyro.conf.arg(metavar="S")] = 5.0
-    """Time for each of the measurements, about."""
+    """Device to check: cpu, cuda or mps; auto is a CUDA device, else Apple's MPS, else the CPU."""
 
 
 def main(arguments: list[str]) -> int:
@@ -45,26 +40,33 @@ def main(arguments: list[str]) -> int:
     from us3l.verbs import doctor
 
     screen = CommandScreen()
-    screen.say("checking this machine, which takes about a minute")
-    found = doctor(**vars(command), progress=screen)
-    for line in lines(found):
+    checkup = doctor(command.out, device=command.device, progress=screen)
+    for line in lines(checkup):
         screen.say(line)
     screen.say(f"\nwritten: {command.out}")
-    return 0 if found.passed else 1
+    return 0 if checkup.passed else 1
 
 
-def lines(found: Checkup) -> list[str]:
-    """What was found, for people."""
-    from us3l.checkup.summary import inventory_lines, speed_lines
-
-    told = [*inventory_lines(found.inventory), "", "checks against the CPU in double precision"]
-    for check in found.checks:
+def lines(checkup: Checkup) -> list[str]:
+    """Return the checkup as lines of text."""
+    there = checkup.inventory
+    installed = [name for name, missing in there.extras.items() if not missing]
+    lacking = [f"{name} (needs {', '.join(missing)})" for name, missing in there.extras.items() if missing]
+    text = [
+        f"system      {there.system}",
+        f"processor   {there.processor}: {there.usable_cores} of {there.cores} cores usable",
+        f"memory      {there.memory / 2**30:.1f} GiB, {there.available_memory / 2**30:.1f} GiB available",
+        *(f"GPU         {gpu.name}, {gpu.memory / 2**30:.1f} GiB, capability {gpu.capability}" for gpu in there.gpus),
+        f"device      {there.device}",
+        f"versions    {', '.join(f'{name} {number}' for name, number in there.versions.items())}",
+        f"extras      {', '.join(installed) or 'none'}; not installed: {', '.join(lacking) or 'none'}",
+        f"decoders    {', '.join(f'{kind}: {by}' for kind, by in there.decoders.items())}",
+        "",
+        "checks against the CPU in double precision",
+    ]
+    for check in checkup.checks:
         within = "" if check.difference is None else f"  differs by {check.difference:.1e}, {check.tolerance:g} passes"
-        told.append(
+        text.append(
             f"  {'ok' if check.passed else 'FAILED':<8}{check.name}{within if check.passed else f': {check.detail}'}"
         )
-    told += ["", *speed_lines(found.measured), "", "recommended"]
-    for each in found.recommendations:
-        typed = f"{each.setting}={each.value}" if each.setting.isupper() else f"--{each.setting} {each.value}"
-        told.append(f"  {typed.replace('_', '-') if typed.startswith('--') else typed}: {each.why}")
-    return told
+    return text

@@ -1,4 +1,4 @@
-"""Does a device compute what the CPU computes? A training step and an evaluation, beside double precision."""
+"""Check that a device computes what the CPU computes in double precision: a training step and an evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from us3l.calibration import calibrate
-from us3l.checkup.findings import DeviceCheck
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.distributed.launching import make_fabric
@@ -39,55 +38,59 @@ SMALL = replace(
 
 
 @dataclass(frozen=True)
-class PlannedCheck:
-    """A check that is still to be made: its name, the largest difference that passes, and what finds the difference."""
+class DeviceCheck:
+    """The outcome of one check."""
 
     name: str
-    tolerance: float | None
+    passed: bool
+    difference: float | None = None
+    """The largest difference, relative to the values; None if the check did not get that far."""
+    tolerance: float | None = None
+    """The largest difference that passes."""
+    detail: str = ""
+    """What went wrong."""
+
+
+@dataclass(frozen=True)
+class PlannedCheck:
+    """A check to run: its name, the largest difference that passes, and the function that measures the difference."""
+
+    name: str
+    tolerance: float
     difference: Callable[[], float]
 
-    def carry_out(self) -> DeviceCheck:
-        """Make the check; whatever goes wrong is what it found."""
+    def run(self) -> DeviceCheck:
+        """Run the check. Any exception is a failed check: a driver, a library or a device may fail in any way."""
         try:
-            found = self.difference()
-        except Exception as error:  # a driver, a library or a device may fail in any way
-            return failure(self.name, error, self.tolerance)
-        if self.tolerance is None:
-            return DeviceCheck(self.name, True)
-        passed = math.isfinite(found) and found <= self.tolerance
-        shown = found if math.isfinite(found) else None
-        return DeviceCheck(self.name, passed, shown, self.tolerance, "" if passed else f"it differs by {found:.2g}")
+            difference = self.difference()
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [""])[0]
+            return DeviceCheck(self.name, False, None, self.tolerance, f"{type(error).__name__}: {reason}")
+        if math.isfinite(difference) and difference <= self.tolerance:
+            return DeviceCheck(self.name, True, difference, self.tolerance)
+        measured = difference if math.isfinite(difference) else None
+        return DeviceCheck(self.name, False, measured, self.tolerance, f"it differs by {difference:.2g}")
 
 
-def failure(name: str, error: Exception, tolerance: float | None = None) -> DeviceCheck:
-    """A check that ended with an error."""
-    lines = str(error).strip().splitlines() or [""]
-    return DeviceCheck(name, False, None, tolerance, f"{type(error).__name__}: {lines[0]}")
-
-
-def plans(device: torch.device, precision: Precision) -> list[PlannedCheck]:
-    """The checks of a device.
+def planned_checks(device: torch.device, precision: Precision) -> list[PlannedCheck]:
+    """Return the checks of a device.
 
     Args:
-        device: Which one.
-        precision: In which it would train; it is checked beside 32 bits.
+        device: The device to check.
+        precision: The precision in which it would train, which is checked beside 32 bits.
     """
-    found = [
-        PlannedCheck("training step", TOLERANCES["32-true"], lambda: training_difference(device, "32-true")),
-        PlannedCheck("evaluation", TOLERANCES["32-true"], lambda: evaluation_difference(device)),
-    ]
+    checks = [PlannedCheck("training step", TOLERANCES["32-true"], lambda: training_difference(device, "32-true"))]
     if precision != "32-true":
-        other = PlannedCheck(
-            f"training step in {precision}", TOLERANCES[precision], lambda: training_difference(device, precision)
+        checks.append(
+            PlannedCheck(
+                f"training step in {precision}", TOLERANCES[precision], lambda: training_difference(device, precision)
+            )
         )
-        found.insert(1, other)
-    if device.type == "cuda":
-        found.append(PlannedCheck("no waits within a step", None, lambda: wait_free_step(device)))
-    return found
+    return [*checks, PlannedCheck("evaluation", TOLERANCES["32-true"], lambda: evaluation_difference(device))]
 
 
 def patterns(count: int = 64) -> ImageSet:
-    """Images of a few classes, always the same ones."""
+    """Return images of a few classes, always the same ones."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(count) % CLASSES
     coarse = torch.rand(CLASSES, 3, 4, 4, generator=generator)
@@ -98,32 +101,32 @@ def patterns(count: int = 64) -> ImageSet:
 
 
 def losses_of(device: torch.device, precision: str, recipe: Recipe = SMALL) -> Tensor:
-    """Those of all networks in a few steps, on the CPU in double precision."""
+    """Return the losses of all networks in a few steps, as doubles on the CPU."""
     trainer = Trainer(recipe, patterns(), make_fabric(device.type, 1, precision))
     return torch.cat([torch.stack(trainer.train_step().losses) for _ in range(STEPS)]).cpu().double()
 
 
 def training_difference(device: torch.device, precision: Precision) -> float:
-    """The largest relative difference of a loss: the second step's are those of weights that the first has changed."""
+    """Return the largest relative difference of a loss. The second step's losses depend on the first step's update."""
     expected = losses_of(torch.device("cpu"), "64-true")
     with exact():
-        found = losses_of(device, precision)
-    return relative(found, expected)
+        actual = losses_of(device, precision)
+    return relative(actual, expected)
 
 
 @torch.no_grad()
 def evaluation_difference(device: torch.device) -> float:
-    """The largest relative difference of a feature, at two widths; accuracies may differ by one image."""
+    """Return the largest relative difference of a feature at two widths; accuracies may differ by one image."""
     images, seen = patterns(), Preprocessing.usual(SIZE)
     ours, theirs = new_network(SMALL), new_network(SMALL)
     with exact():
         ours.to(device)
         calibrate(ours, seen.apply(images.images), WIDTHS)
-        found = evaluate_frozen(ours, images, images, WIDTHS, size=SIZE, floor=False)
+        results = evaluate_frozen(ours, images, images, WIDTHS, size=SIZE, floor=False)
         features = {width: embed(ours.at(width), images.images, SIZE).cpu().double() for width in WIDTHS}
     calibrate(theirs, seen.apply(images.images), WIDTHS)
     expected = evaluate_frozen(theirs, images, images, WIDTHS, size=SIZE, floor=False)
-    for result, right in zip(found.results, expected.results, strict=True):
+    for result, right in zip(results.results, expected.results, strict=True):
         for name in ("knn", "linear"):
             if abs(getattr(result, name) - getattr(right, name)) > 100 / len(images) + 1e-6:
                 raise ArithmeticError(
@@ -133,27 +136,14 @@ def evaluation_difference(device: torch.device) -> float:
     return max(relative(features[width], doubles[width]) for width in WIDTHS)
 
 
-def wait_free_step(device: torch.device) -> float:
-    """A step in which CUDA itself reports waits as errors."""
-    trainer = Trainer(SMALL, patterns(), make_fabric(device.type, 1, "32-true"))
-    trainer.train_step()
-    torch.cuda.synchronize(device)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        trainer.train_step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return 0.0
-
-
-def relative(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest value."""
-    return ((found - expected).abs().max() / expected.abs().max().clamp(min=1e-12)).item()
+def relative(actual: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to the largest value."""
+    return ((actual - expected).abs().max() / expected.abs().max().clamp(min=1e-12)).item()
 
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Without TF32, by which GPUs shorten products of 32 bits."""
+    """Switch off TF32, with which GPUs round the factors of 32-bit products."""
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]
     try:
