@@ -35,7 +35,7 @@ def pytest_collection_finish() -> None:
 def no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page after each training takes seconds; only tests of pages and of the demo make them."""
     if "report" not in request.path.name and "demo" not in request.node.name:
-        monkeypatch.setattr("us3l.cli.report.after", lambda _: None)
+        monkeypatch.setattr("us3l.commands.report.after", lambda _: None)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 """What each room may import beside `system`, the core and itself. `system` imports only itself, the core only itself
-and `system`; only `cli` imports everything."""
+and `system`; only `commands` imports everything."""
 
 
 def imported(path: Path) -> set[str]:
@@ -55,7 +55,7 @@ def imported(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path):
     room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if room in ("cli", "__init__", "__main__"):
+    if room in ("commands", "__init__", "__main__"):
         return
     core = CORE | {"system"}
     allowed = {"system", "width"} if room == "system" else core if room in CORE else core | MAY_IMPORT[room] | {room}
@@ -88,7 +88,7 @@ def prints(path: Path) -> bool:
 
 def test_only_commands_print():
     printing = {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if prints(path)}
-    assert {path for path in printing if path.parts[0] != "cli"} == {
+    assert {path for path in printing if path.parts[0] != "commands"} == {
         Path("deploy/example.py"),
         Path("deploy/benchmark.py"),
     }  # scripts for users

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 import us3l
-from us3l.cli.main import main
 from us3l.collection import embedding
 from us3l.collection.vectors import parts_folder, read_embeddings
+from us3l.commands.main import main
 from us3l.deploy.profile import all_costs
 from us3l.run import Run
 from us3l.run.profiles import Latency, Profile, write_profile

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 import us3l
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.system.errors import UserError
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import us3l
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data.sources import load
 from us3l.run import Run
 from us3l.run.probes import load_probes, probes_file

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import us3l
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data.sources import load
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import REST, embedding

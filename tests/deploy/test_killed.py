@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 import us3l
-from us3l.cli.main import main
 from us3l.collection import embedding
 from us3l.collection.vectors import parts_folder
+from us3l.commands.main import main
 from us3l.run import Run
 from us3l.run.probes import Probes, probes_file, write_probes
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import us3l
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.families.user_families import current_family, import_family
 from us3l.run.checkpoints import load_checkpoint
 from us3l.system.errors import UserError

@@ -19,7 +19,7 @@ from PIL import Image
 
 import us3l
 from fuzz.kinds import recipe_trainer
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data import datasets as named
 from us3l.data.datasets import NAMED_SETS, download
 from us3l.data.decode import Damaged, decode

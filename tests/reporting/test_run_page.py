@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from tests.made_runs import make_run
-from us3l.cli.screen import as_typed
+from us3l.commands.screen import as_typed
 from us3l.deploy.profile import all_costs
 from us3l.objective.methods import METHODS
 from us3l.reporting.curves import thinned

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
 from us3l.run.checkpoints import load_checkpoint

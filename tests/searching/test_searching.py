@@ -11,7 +11,7 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 
 import us3l
 from tests.made_runs import make_run
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.evaluation.unlabelled import linear_cka
 from us3l.reporting.run_page import run_facts
 from us3l.reporting.search_tables import bars

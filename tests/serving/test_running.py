@@ -15,7 +15,7 @@ import torch
 
 import us3l
 from tests.serving.services import WAIT, encoded, save_run, serving
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.serving.model import ServedModel
 from us3l.serving.refusals import Refusal
 from us3l.serving.server import OneWrite, listen

@@ -28,7 +28,7 @@ class Socket(socket.socket):
 
 socket.socket = Socket
 socket.getaddrinfo = socket.gethostbyname = socket.create_connection = refuse
-from us3l.cli.main import main
+from us3l.commands.main import main
 
 for arguments in sys.argv[1:]:
     assert main(arguments.split()) == 0, arguments

@@ -75,7 +75,7 @@ def test_names_are_shown_and_not_obeyed():
 
 def test_every_console_is_the_safe_one():
     """Commands construct us3l's console, and print only what they wrote themselves."""
-    for path in (Path(us3l.__file__).parent / "cli").glob("*.py"):
+    for path in (Path(us3l.__file__).parent / "commands").glob("*.py"):
         code = path.read_text().split("if TYPE_CHECKING:")
         runtime = code[0] + "".join(part.split("\n\n\n", 1)[-1] for part in code[1:])
         if path.name != "data.py":  # which only names the type

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data.cached import kept_bytes
 from us3l.data.catalogue import Catalogue
 from us3l.data.streamed import ImageFiles
@@ -196,7 +196,7 @@ def test_the_command_says_what_it_chose_and_keeps_it(
             run.start(config)
 
     monkeypatch.setattr(looking, "available_memory", lambda: 16 * GIB)
-    monkeypatch.setattr("us3l.cli.report.after", lambda _: None)
+    monkeypatch.setattr("us3l.commands.report.after", lambda _: None)
     monkeypatch.setattr("us3l.training.loop.pretrain", train)
     command = ["pretrain", str(photos), "--out", str(run.folder)]
     typed = ["--base", "8", "--batch", "8", "--dim=16", "--no-max-first", "--hue", "0.1", "--accelerator", "cpu"]

@@ -9,7 +9,7 @@ import torch
 from lightning_fabric import Fabric
 
 import us3l
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, load
 from us3l.run import Run

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import us3l
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.run.checkpoints import load_checkpoint
 from us3l.system.errors import UserError
 from us3l.training.initial import open_pretrained

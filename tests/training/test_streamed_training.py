@@ -13,7 +13,7 @@ import torch
 from lightning_fabric import Fabric
 from PIL import Image
 
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data import order
 from us3l.data.cached import KeptImages
 from us3l.data.images import Step

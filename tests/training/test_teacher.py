@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import us3l
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data.augment import normalise
 from us3l.run.checkpoints import load_checkpoint
 from us3l.system.errors import UserError

@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data.sources import load
 from us3l.distributed.peers import Peers
 from us3l.run import Run
