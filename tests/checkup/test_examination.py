@@ -8,7 +8,7 @@ from us3l.checkup import examination
 from us3l.checkup.device_checks import DeviceCheck
 from us3l.checkup.examination import Checkup, anonymous, personal_names, write_checkup
 from us3l.checkup.inventory import Gpu, Inventory
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.system.errors import UserError
 
 INVENTORY = Inventory(
