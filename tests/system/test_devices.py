@@ -48,21 +48,20 @@ def test_a_module_comes_back():
 
 
 @pytest.mark.parametrize(
-    ("kind", "capability", "scaling", "expected"),
+    ("kind", "capability", "expected"),
     [
-        ("cuda", (9, 0), True, "bf16-mixed"),
-        ("cuda", (8, 0), False, "bf16-mixed"),
-        ("cuda", (7, 5), True, "16-mixed"),
-        ("cuda", (7, 0), True, "16-mixed"),
-        ("cuda", (7, 0), False, "32-true"),
-        ("cuda", (6, 1), True, "32-true"),
-        ("cuda", None, True, "32-true"),
-        ("mps", None, True, "32-true"),
-        ("cpu", None, True, "32-true"),
+        ("cuda", (9, 0), "bf16-mixed"),
+        ("cuda", (8, 0), "bf16-mixed"),
+        ("cuda", (7, 5), "16-mixed"),
+        ("cuda", (7, 0), "16-mixed"),
+        ("cuda", (6, 1), "32-true"),
+        ("cuda", None, "32-true"),
+        ("mps", None, "32-true"),
+        ("cpu", None, "32-true"),
     ],
 )
-def test_precision_that_suits_a_device(kind, capability, scaling, expected):
-    assert precision_for(kind, capability, scaling) == expected
+def test_precision_that_suits_a_device(kind, capability, expected):
+    assert precision_for(kind, capability) == expected
 
 
 def test_precision_of_the_device_that_is_chosen(machine, monkeypatch):

@@ -8,7 +8,6 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
 
 from us3l.run import Run
-from us3l.system.errors import UserError
 from us3l.training import loop
 from us3l.training.recipes import MINI, Network, Optimiser
 from us3l.training.run_config import Machine, RunConfig, config_of
@@ -76,14 +75,11 @@ def test_a_run_gets_the_precision_of_its_device_and_keeps_it(tmp_path, tiny_digi
 def test_a_precision_that_was_asked_for_stays(monkeypatch):
     asked = []
 
-    def here(accelerator, scaling):
-        asked.append((accelerator, scaling))
-        return "16-mixed" if scaling else "32-true"
+    def here(accelerator):
+        asked.append(accelerator)
+        return "16-mixed"
 
     monkeypatch.setattr("us3l.training.run_config.precision_here", here)
     assert Machine(precision="32-true").settled().precision == "32-true"
     assert Machine(accelerator="cuda").settled().precision == "16-mixed"
-    assert Machine(fsdp=True).settled().precision == "32-true"  # gradients cannot be scaled there
-    assert asked == [("cuda", True), ("auto", False)]
-    with pytest.raises(UserError, match="no scaled gradients"):
-        Machine(fsdp=True, precision="16-mixed")
+    assert asked == ["cuda"]

@@ -41,7 +41,7 @@ def choose_device(asked: Device = "auto") -> torch.device:
     return torch.device(asked)
 
 
-def precision_for(kind: str, capability: tuple[int, int] | None = None, scaling: bool = True) -> Precision:
+def precision_for(kind: str, capability: tuple[int, int] | None = None) -> Precision:
     """The arithmetic that suits a device for training.
 
     16 bits pay on GPUs that have units for them: bfloat16 where there is a choice, since float16 needs scaled
@@ -50,7 +50,6 @@ def precision_for(kind: str, capability: tuple[int, int] | None = None, scaling:
     Args:
         kind: Of the device: "cuda", "mps" or "cpu".
         capability: A CUDA device's, such as (8, 0).
-        scaling: Whether gradients can be scaled, as they cannot be with FSDP.
 
     >>> precision_for("cuda", (8, 6)), precision_for("cuda", (7, 5)), precision_for("cpu")
     ('bf16-mixed', '16-mixed', '32-true')
@@ -59,15 +58,14 @@ def precision_for(kind: str, capability: tuple[int, int] | None = None, scaling:
         return "32-true"
     if capability >= BF16:
         return "bf16-mixed"
-    return "16-mixed" if capability >= TENSOR_CORES and scaling else "32-true"
+    return "16-mixed" if capability >= TENSOR_CORES else "32-true"
 
 
-def precision_here(asked: Device = "auto", scaling: bool = True) -> Precision:
+def precision_here(asked: Device = "auto") -> Precision:
     """What `precision_for` says of the device of this machine that would be chosen; of a missing one, 32 bits.
 
     Args:
         asked: As for `choose_device`.
-        scaling: As for `precision_for`.
     """
     import torch
 
@@ -76,7 +74,7 @@ def precision_here(asked: Device = "auto", scaling: bool = True) -> Precision:
     except UserError:  # which whoever computes there will hear of
         return "32-true"
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    return precision_for(device.type, capability, scaling)
+    return precision_for(device.type, capability)
 
 
 def for_doubles(device: torch.device) -> torch.device:

@@ -21,7 +21,7 @@ def look(data: Data, given: Mapping[str, Any] | None = None, progress: Progress 
 
     Args:
         data: See `us3l.data.sources.open_images`; only the headers of a few hundred images are read.
-        given: Settings by their bare names: `images`, `accelerator` and `fsdp` matter here.
+        given: Settings by their bare names: `images` and `accelerator` matter here.
         progress: Told how far it is, where looking takes long.
     """
     given = given or {}
@@ -35,7 +35,7 @@ def look(data: Data, given: Mapping[str, Any] | None = None, progress: Progress 
         cores=usable_cores(),
         memory=available_memory(),
         device=device.type,  # type: ignore[arg-type]
-        precision=precision_here(device.type, scaling=not given.get("fsdp")),  # type: ignore[arg-type]
+        precision=precision_here(device.type),  # type: ignore[arg-type]
         **(_gpu() if device.type == "cuda" else {}),
     )
 

@@ -64,7 +64,7 @@ def make_model(config: RunConfig, run: Run, product: Product, images: Images, pr
         progress: Told how far it is.
     """
     check_product(config.recipe, product)
-    machine = replace(config.machine, devices=1, compile=False, sync_bn=False, fsdp=False)
+    machine = replace(config.machine, devices=1, compile=False, sync_bn=False)
     with run.held():
         trainer = Trainer(config.recipe, images, make_fabric(machine.accelerator, 1, "32-true"), machine, run.family)
         trainer.load_state(load_checkpoint(run.checkpoints)[0])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from us3l.run import Run
 from us3l.run.config import build, read_plain
@@ -32,8 +33,6 @@ class Machine:
     are."""
     sync_bn: bool = False
     """Batch norm over the batch of all devices instead of each device's own part."""
-    fsdp: bool = False
-    """Divide parameters, gradients and the optimiser's state among several devices, to save memory."""
     accumulate: int = 1
     """Compute each batch in this many parts, one after the other, to save memory."""
     checkpoint_every: int = 1
@@ -71,10 +70,6 @@ class Machine:
         for width in self.calibrated_widths or ():
             if not 0 < width <= 1:
                 raise UserError(f"calibrated_widths: {width:g} is not a width, above 0 and at most 1")
-        if self.fsdp and self.precision == "16-mixed":
-            raise UserError(
-                "fsdp has no scaled gradients: set `precision` to bf16-mixed or 32-true, or leave out `fsdp`"
-            )
         if self.compile and self.sync_bn:
             raise UserError("compiled networks cannot share their batch norm: leave out `compile` or `sync_bn`")
 
@@ -82,7 +77,7 @@ class Machine:
         """These settings with what depends on the device: the precision."""
         if self.precision != "auto":
             return self
-        return replace(self, precision=precision_here(self.accelerator, scaling=not self.fsdp))
+        return replace(self, precision=precision_here(self.accelerator))
 
 
 @dataclass(frozen=True)
@@ -109,10 +104,45 @@ class RunConfig:
         return replace(self, data_path=data_path(self.data))
 
 
+RETIRED: dict[str, dict[str, tuple[Any, ...]]] = {"machine": {"fsdp": (False, True)}}
+"""Settings that were removed, by the section of config.yaml: the values at which a file of earlier versions means what
+it would mean without them."""
+
+
 def config_of(run: Run) -> RunConfig:
-    """The settings that a run was started with."""
+    """Return the settings that a run was started with."""
     run.check_started()
     plain = read_plain(run.config_file)
     if isinstance(plain, dict) and isinstance(plain.get("machine"), dict):
         plain["machine"].setdefault("keep", "views")  # what runs did that do not say
-    return build(RunConfig, plain, str(run.config_file))
+    return build_config(plain, str(run.config_file))
+
+
+def read_run_config(path: Path) -> RunConfig:
+    """Return the settings in a config.yaml, of this version or an earlier one."""
+    return build_config(read_plain(path), str(path))
+
+
+def build_config(plain: Any, where: str) -> RunConfig:
+    """Return a run's settings from the plain values of its config.yaml, without those that were removed since.
+
+    Raises:
+        UserError: A setting is unknown, has a value of a wrong type, or was removed and is in use.
+    """
+    return build(RunConfig, _without_retired(plain, where), where)
+
+
+def _without_retired(plain: Any, where: str, section: str = "") -> Any:
+    if not isinstance(plain, dict):
+        return plain
+    kept = {}
+    for name, value in plain.items():
+        meaningless = RETIRED.get(section, {}).get(name)
+        if meaningless is None:
+            kept[name] = _without_retired(value, where, name)
+        elif value not in meaningless:
+            raise UserError(
+                f"{where}: {name}={value!r:.80} was removed from us3l: its model can still be used, but to train by "
+                "these settings takes version 0.1.0"
+            )
+    return kept

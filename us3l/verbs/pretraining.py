@@ -15,7 +15,7 @@ from us3l.run.identity import data_path
 from us3l.system.errors import UserError
 from us3l.system.progress import Progress, Told, progress_of
 from us3l.training.recipes import AUTO, BEST, named
-from us3l.training.run_config import Machine, RunConfig, config_of
+from us3l.training.run_config import Machine, RunConfig, config_of, read_run_config
 from us3l.training.settings import changed, values
 from us3l.verbs.arguments import name_of
 
@@ -248,11 +248,9 @@ def configuration(
     if isinstance(config, RunConfig):
         chosen = config
     elif config is not None:
-        from us3l.run.config import read_config
-
         if not Path(config).is_file():
             raise UserError(f"there is no file {config}")
-        chosen = read_config(Path(config), RunConfig)
+        chosen = read_run_config(Path(config))
     else:
         chosen = RunConfig("", named(recipe or made_for or "mini"))
     if data:
