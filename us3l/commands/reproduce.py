@@ -11,6 +11,7 @@ import tyro
 
 from us3l.commands.parse import parse
 from us3l.paper.scales import ScaleName
+from us3l.run.evaluations import EvaluationSplit
 from us3l.system.devices import AskedPrecision
 from us3l.system.errors import UserError
 
@@ -56,6 +57,9 @@ class Reproduce:
     """Arithmetic of runs that are yet to begin. bf16-mixed is quicker on processors with avx512_bf16."""
     known: Path | None = None
     """tables/figures.json of another folder: runs whose figures it has are not trained."""
+    split: EvaluationSplit = "test"
+    """Test on the test images, or on validation images that are held out of the training: to choose settings without
+    the test images."""
     list: bool = False
     """Only list the runs, their cost and their state."""
     table_only: bool = False

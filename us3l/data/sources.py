@@ -26,12 +26,13 @@ from us3l.system.files import expanded
 from us3l.system.progress import SILENT, Progress
 
 Keep = Literal["crops", "views"]
-Split = Literal["train", "test", "all", "pretrain", "every"]
+Split = Literal["train", "test", "all", "pretrain", "every", "learn", "validation"]
 Data = str | Path | Tensor | Sequence[str | Path] | Dataset | ImageSet | ImageFiles
 """What a person calls images: a known name, a path (see docs/data.md), pixels (uint8, N x 3 x H x W), a list of image
 files, a torch data set of images or of (image, label), or a set that is already open."""
 
 TEST_SHARE = 0.2
+VALIDATION_SHARE = 0.1
 SEED = 0  # of splits and subsets: part of what a data set is, never of an experiment
 TRAINING_MEMORY = 2**33  # bytes; a fixed bound, not the memory at hand, as a run must resume as it began
 TOLD = 5  # images to name of those that are left out
@@ -56,6 +57,7 @@ def open_images(
     Otherwise there is one pool, "all" is all of it, and a fixed fifth of each class is the test split.
     "pretrain" is the training split, but all of a pool without labels, which needs no test split.
     "every" is every image there is, of all splits.
+    "validation" is a fixed tenth of each class of "pretrain", and "learn" is the rest of it.
     In folders, images are labelled by the sub-folder they are in, if every one is in a sub-folder.
 
     Args:
@@ -86,6 +88,7 @@ def open_for_training(
     data: Data,
     views: Views,
     *,
+    split: Split = "pretrain",
     limit: int | None = None,
     stream: bool = False,
     memory: int = TRAINING_MEMORY,
@@ -101,6 +104,7 @@ def open_for_training(
     Args:
         data: See `open_images`.
         views: How views are made: the largest size and the smallest crop.
+        split: Which part of it; "learn" holds the validation images out.
         limit: No more than this many images.
         stream: Read the images as they are needed, however few they are.
         memory: Bytes that decoded images may take.
@@ -109,9 +113,9 @@ def open_for_training(
     """
     if isinstance(data, ImageSet) or keep == "views":
         return open_images(
-            data, "pretrain", views.size, limit=limit, stream=stream, memory=memory, exact=True, progress=progress
+            data, split, views.size, limit=limit, stream=stream, memory=memory, exact=True, progress=progress
         )
-    files = find(data, "pretrain", limit, None, progress)
+    files = find(data, split, limit, None, progress)
     shapes = [] if stream else files.shapes()
     if stream or kept_bytes(shapes, len(files), views) > memory:
         progress.say(f"{files.name}: {len(files):,} images, read as they are needed")
@@ -178,6 +182,8 @@ def find(
             f"{name}: {len(source) - len(files):,} of {len(source):,} images, a fifth of each class, are held out "
             "for evaluation"
         )
+    if split == "learn":
+        progress.say(f"{name}: a tenth of each class of the training images is held out as validation images")
     return files
 
 
@@ -279,21 +285,29 @@ def _choose(labels: np.ndarray, in_test: np.ndarray | None, split: Split, limit:
     """Rising indices of the images of a split, no more than `limit`."""
     if limit is not None and limit < 1:
         raise UserError(f"limit must be at least 1, not {limit}")
-    if split == "pretrain":
+    part = split
+    if part in ("pretrain", "learn", "validation"):
         split = "all" if (labels < 0).any() else "train"
     generator = np.random.default_rng(SEED)
     if split == "every":
         in_test = np.zeros(len(labels), bool)
     if in_test is None:
-        ranks, counts = _ranks(labels, generator)
-        share = np.maximum(np.round(TEST_SHARE * counts), counts > 1)
-        in_test = np.zeros(len(labels), bool) if split == "all" else ranks < share
+        in_test = _held_out(labels, TEST_SHARE, generator) & (split != "all")
     indices = np.flatnonzero(in_test if split == "test" else ~in_test)
+    if part in ("learn", "validation"):  # a generator of its own: the choices of other splits stay as they were
+        validation = _held_out(labels[indices], VALIDATION_SHARE, np.random.default_rng([SEED, 1]))
+        indices = indices[validation if part == "validation" else ~validation]
     if limit is None or limit >= len(indices):
         return indices
     ranks, _ = _ranks(labels[indices], generator)
     by_rank = np.lexsort([generator.random(len(indices)), ranks])  # one of each class, then another of each
     return np.sort(indices[by_rank[:limit]])
+
+
+def _held_out(labels: np.ndarray, share: float, generator: np.random.Generator) -> np.ndarray:
+    """Mark a random share of each class; at least one image of a class that has two."""
+    ranks, counts = _ranks(labels, generator)
+    return ranks < np.maximum(np.round(share * counts), counts > 1)
 
 
 def _ranks(labels: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

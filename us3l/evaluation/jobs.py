@@ -21,7 +21,7 @@ from us3l.evaluation.trained import (
 from us3l.evaluation.unlabelled import enough, evaluate_unlabelled, images_to_look_at, with_quality
 from us3l.run import Run
 from us3l.run.classifiers import ElasticClassifier
-from us3l.run.evaluations import EvaluationRecord, settle, write_evaluation
+from us3l.run.evaluations import EvaluationRecord, EvaluationSplit, settle, write_evaluation
 from us3l.run.finetuned import write_finetuned
 from us3l.run.identity import identify
 from us3l.run.probes import keep_probes
@@ -51,6 +51,8 @@ class Job:
     """How the user named the images."""
     classifier: ElasticClassifier | None = None
     """The one that the network was trained with, for the protocol "classifier"."""
+    split: EvaluationSplit = "test"
+    """Which part of the data the images to test on are."""
 
     def __post_init__(self) -> None:
         _ = self.widths
@@ -93,13 +95,15 @@ class Job:
     def record(self) -> EvaluationRecord:
         """What is going to be measured, without any results."""
         protocol, name = self.settings.protocol, self.train.name
+        suffixes = [protocol] * (protocol != "fast") + [self.split] * (self.split != "test")
         identity = identify(self.data or name, self.train, self.test)
         return EvaluationRecord(
-            name=name if protocol == "fast" else f"{name}-{protocol}",
+            name="-".join([name, *suffixes]),
             widths=[],
             data=self.data or name,
             identity=identity,
             protocol=protocol,
+            split=self.split,
             probe=self.probe,
             training=asdict(self.training) if self.training else None,
             size=self.size,

@@ -11,6 +11,7 @@ from us3l.paper.scales import ScaleName, scale_of
 from us3l.paper.tables import Row, table
 from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe, named, twin
+from us3l.training.settings import with_settings
 
 # PLAIN is what the ablations share unless they vary it: the best composition of `app-ablation` (case 23).
 DYNAMIC: dict[str, Any] = {"max_first": True, "gradual": True}
@@ -24,6 +25,8 @@ class Case:
     recipe: str
     method: str | None = None
     objective: dict[str, Any] = field(default_factory=dict, hash=False)
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Other settings of the recipe by their bare names, such as `lr`."""
     longer: int = 1
     """Times the recipe's epochs."""
     teacher: str | None = None
@@ -34,12 +37,13 @@ class Case:
         changed = recipe.with_method(self.method) if self.method else recipe
         changed = changed.with_objective(**self.objective)
         backbone, memory = named(self.recipe).network.backbone, changed.objective.teacher_memory
-        return replace(
+        changed = replace(
             changed,
             network=replace(changed.network, backbone=backbone),
             objective=replace(changed.objective, teacher_memory=memory / self.longer),  # of as many steps
             epochs=self.longer * changed.epochs,
         )
+        return with_settings(changed, self.settings)
 
     def at_scale(self, scale: ScaleName) -> Recipe:
         """The recipe of this row as the paper has it, its twin for CPUs, or that of `us3l reproduce` at small scale."""

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from us3l.data.datasets import is_there
+from us3l.paper.claims import CLAIMS, DATA, queue_of
 from us3l.paper.reproduce import PaperCell, Pretraining, chosen_rows, entries, jobs_of
 from us3l.paper.run_figures import read_figures
 from us3l.paper.scales import ScaleName, scale_of
-from us3l.paper.workspace import Workspace
+from us3l.paper.workspace import EvaluatedOn, Workspace
 from us3l.run.detections import DETECTOR, detection_stem, ended
+from us3l.run.evaluations import EvaluationSplit
 from us3l.run.records import read_speeds
 from us3l.system.devices import AskedPrecision
 from us3l.system.errors import UserError
@@ -80,6 +82,7 @@ def plan_table(
     precision: AskedPrecision = "auto",
     absent_too: bool = False,
     known: str | Path | None = None,
+    split: EvaluationSplit = "test",
 ) -> Plan:
     """What is to be done for a table.
 
@@ -93,17 +96,38 @@ def plan_table(
         precision: Of the runs that are yet to begin.
         absent_too: Also plan runs whose data are not here.
         known: A file of figures that runs on other machines found.
+        split: "validation" holds validation images out of the training, and tests on them.
     """
     if seeds < 1:
         raise UserError(f"`seeds` must be at least 1, not {seeds}")
     size = scale_of(scale)
-    figures = entries(table, size)
+    if table == CLAIMS:
+        if scale != "small" or rows or seeds > 1 or split != "test":
+            raise UserError(
+                "the claims have rows, seeds and splits of their own: give `scale` small, and none of these"
+            )
+        place = workspace_of(scale, out, data, precision, known)
+        queue = queue_of(place)
+        return Plan(table, place, queue.cells, queue.cells, queue.jobs, [DATA] * (not is_here(place, DATA)))
+    figures = [replace(entry, split=split) for entry in entries(table, size)]
     wanted = chosen_rows(figures, rows)
-    place = Workspace(Path(out) / scale, size, data or {}, precision, read_figures(known) if known else {})
+    place = workspace_of(scale, out, data, precision, known)
     absent = [name for name in dict.fromkeys(entry.tested_on for entry in wanted) if not is_here(place, name)]
     if not absent_too:
         wanted = [entry for entry in wanted if entry.tested_on not in absent]
     return Plan(table, place, figures, wanted, jobs_of(wanted, size, seeds), absent)
+
+
+def workspace_of(
+    scale: ScaleName,
+    out: str | Path,
+    data: Mapping[str, str] | None,
+    precision: AskedPrecision,
+    known: str | Path | None,
+) -> Workspace:
+    """The folder of the runs of a scale: see `plan_table`."""
+    figures = read_figures(known) if known else {}
+    return Workspace(Path(out) / scale, scale_of(scale), data or {}, precision, figures)
 
 
 def is_here(place: Workspace, data: str) -> bool:
@@ -171,15 +195,17 @@ class Worker:
             begun = run.config_file.exists()
             self.progress.say(f"\n{job.name}", style="bold")
             self.train(config_of(run) if begun else place.config(job), run, resume=begun, progress=self.progress)
-        for (data, detection), widths in place.missing(job, self.plan.wanted).items():
-            (self.detect_objects if detection else self.probe)(job, data, sorted(widths, reverse=True))
+        for test, widths in place.missing(job, self.plan.wanted).items():
+            (self.detect_objects if test.detection else self.probe)(job, test, sorted(widths, reverse=True))
 
-    def probe(self, job: Pretraining, data: str, widths: Sequence[float]) -> None:
+    def probe(self, job: Pretraining, test: EvaluatedOn, widths: Sequence[float]) -> None:
         """Linear probes on a data set."""
+        data = test.data
         place, scale = self.plan.place, self.plan.place.scale
         record = self.evaluate(
             place.run(job),
             place.source(data),
+            split=test.split,
             train_images=scale.labelled,
             widths=tuple(widths),
             protocol=scale.protocol,
@@ -189,11 +215,11 @@ class Worker:
         )
         percent = record.percent("linear")
         accuracies = ", ".join(f"{percent[width]:.1f} at {width:g}x" for width in widths if width in percent)
-        self.progress.say(f"{data}, linear probe, %: {accuracies}")
+        self.progress.say(f"{data}, {test.split} images, linear probe, %: {accuracies}")
 
-    def detect_objects(self, job: Pretraining, data: str, widths: Sequence[float]) -> None:
+    def detect_objects(self, job: Pretraining, test: EvaluatedOn, widths: Sequence[float]) -> None:
         """A detector on each width."""
-        run, source = self.plan.place.run(job), self.plan.place.source(data)
+        run, source = self.plan.place.run(job), self.plan.place.source(test.data)
         for width in widths:
             stem = detection_stem(run.detection_folder, Path(source).resolve().name, source, width)
             settings = {"resume": ended(stem, DETECTOR).exists(), **self.plan.place.scale.detector}

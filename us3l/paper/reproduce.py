@@ -14,6 +14,7 @@ from us3l.objective.scaling import memory
 from us3l.paper.cases import TABLES, Case, case, cases
 from us3l.paper.scales import Scale
 from us3l.paper.tables import Row, table
+from us3l.run.evaluations import EvaluationSplit
 from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe
 from us3l.width import mean_width
@@ -96,6 +97,10 @@ class PaperCell:
     """In the paper."""
     metric: str = "linear"
     """Or the name of a detector's score."""
+    split: EvaluationSplit = "test"
+    """Which of its images; runs that are tested on validation images do not learn from them."""
+    seeds: tuple[int, ...] | None = None
+    """Of its runs; None for 0, 1, ... as far as they are done."""
 
     @property
     def run_width(self) -> float:
@@ -227,6 +232,7 @@ def job_of(entry: PaperCell, scale: Scale, seed: int) -> Pretraining:
     """The run that a figure comes from."""
     recipe = replace(entry.case.apply(scale.recipe(entry.case.recipe)), seed=seed)
     recipe = replace(recipe, network=replace(recipe.network, individual=entry.width if entry.alone else None))
+    recipe = replace(recipe, validation=recipe.validation or entry.split == "validation")
     teacher = None
     if told := entry.case.teacher:
         taught = Case(told, TEACHERS[told], "byol")

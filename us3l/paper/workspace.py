@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 from us3l.paper.reproduce import PaperCell, Pretraining, job_of
 from us3l.paper.run_figures import FigureKey, Figures, RunFigure
 from us3l.paper.scales import Scale
 from us3l.run import Run
 from us3l.run.detections import find_detection
-from us3l.run.evaluations import find_evaluation
+from us3l.run.evaluations import EvaluationSplit, find_evaluation
 from us3l.run.records import Gauges, read_records
 from us3l.system.devices import AskedPrecision
 from us3l.system.errors import UserError
@@ -20,6 +22,15 @@ from us3l.training.monitor import COLLAPSED
 from us3l.training.run_config import Machine, RunConfig, config_of
 
 DETECTION = {"AP": "ap", "AP_50": "ap50", "AP_75": "ap75"}
+
+
+class EvaluatedOn(NamedTuple):
+    """What a run is tested on."""
+
+    data: str
+    split: EvaluationSplit = "test"
+    detection: bool = False
+    """With a detector."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,7 @@ class Workspace:
         run, source, width = self.run(job), self.source(entry.tested_on), entry.run_width
         precision, gone = config_of(run).machine.precision, collapsed(self.gauges(job.name), width)
         if entry.metric == "linear":
-            record = find_evaluation(run, source, self.scale.protocol)
+            record = find_evaluation(run, source, self.scale.protocol, entry.split)
             for row in record.widths if record else ():
                 if row.width == width and row.linear is not None:
                     return RunFigure(row.linear, gone, row.knn, row.macs, precision)
@@ -122,28 +133,33 @@ class Workspace:
                 return RunFigure(getattr(scores.overall, DETECTION[score]), gone, precision=precision)
         return None
 
-    def missing(self, job: Pretraining, entries: Sequence[PaperCell]) -> dict[tuple[str, bool], list[float]]:
-        """The widths that a run is still to be evaluated at, by data set and by whether with a detector."""
-        lacking: dict[tuple[str, bool], list[float]] = {}
+    def missing(self, job: Pretraining, entries: Sequence[PaperCell]) -> dict[EvaluatedOn, list[float]]:
+        """The widths that a run is still to be evaluated at, by what it is to be tested on."""
+        lacking: dict[EvaluatedOn, list[float]] = {}
         for entry in self.cells(job, entries):
             if self.figure(entry, job) is None:
-                widths = lacking.setdefault((entry.tested_on, entry.metric != "linear"), [])
+                widths = lacking.setdefault(EvaluatedOn(entry.tested_on, entry.split, entry.metric != "linear"), [])
                 if entry.run_width not in widths:
                     widths.append(entry.run_width)
         return lacking
 
     def cells(self, job: Pretraining, entries: Sequence[PaperCell]) -> list[PaperCell]:
         """The figures that a run is for; none if all it does is teach others."""
-        return [entry for entry in entries if job_of(entry, self.scale, job.recipe.seed).name == job.name]
+        seed = job.recipe.seed
+        asked = [entry for entry in entries if entry.seeds is None or seed in entry.seeds]
+        return [entry for entry in asked if job_of(entry, self.scale, seed).name == job.name]
 
     def done(self, job: Pretraining, entries: Sequence[PaperCell]) -> bool:
         found = self.run(job).finished or bool(self.cells(job, entries))
         return found and not self.missing(job, entries)
 
     def seeds(self, entry: PaperCell) -> dict[str, RunFigure]:
-        """What the runs of seed 0, 1, ... found for a figure, by their names, as far as they are done."""
+        """What the runs of its seeds found for a figure, by their names, up to the first that is not done."""
         found: dict[str, RunFigure] = {}
-        while figure := self.figure(entry, job := job_of(entry, self.scale, len(found))):
+        for seed in count() if entry.seeds is None else entry.seeds:
+            job = job_of(entry, self.scale, seed)
+            if (figure := self.figure(entry, job)) is None:
+                break
             found[job.name] = figure
         return found
 
@@ -158,7 +174,8 @@ class Workspace:
 
 def key_of(entry: PaperCell, run: str) -> FigureKey:
     """What a run finds for a figure of a table, in the file of figures."""
-    return FigureKey(run, entry.tested_on, entry.metric, entry.run_width)
+    data = entry.tested_on if entry.split == "test" else f"{entry.tested_on} {entry.split}"
+    return FigureKey(run, data, entry.metric, entry.run_width)
 
 
 def collapsed(events: Sequence[Gauges], width: float) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from us3l import __version__
 from us3l.run.checks import check_version, demand
@@ -28,6 +28,7 @@ METRICS = {"linear": "linear probe", "finetuned": "fine-tuning", "knn": "kNN"}
 """The kinds of accuracy and what they are called, the one to prefer first."""
 QUALITIES = {"rankme": "RankMe", "lidar": "LiDAR", "agreement": "agreement with 1x"}
 """What is measured without labels (see `us3l.evaluation.unlabelled`), and what it is called."""
+EvaluationSplit = Literal["test", "validation"]
 PROTOCOLS = ("fast", "paper", "finetune", "classifier")
 """The one to prefer first."""
 SETTINGS = ("protocol", "probe", "training", "size", "train_images", "test_images", "seeds")
@@ -99,6 +100,8 @@ class EvaluationRecord:
     """As the user named it."""
     identity: DataIdentity | None = None
     protocol: str | None = None
+    split: EvaluationSplit = "test"
+    """Which images it was tested on: the test images, or validation images that were held out of the training ones."""
     probe: str | None = None
     """Which of the paper's probes, if it was one."""
     training: dict[str, Any] | None = None
@@ -160,10 +163,10 @@ class EvaluationRecord:
         fitting = (row for row in self.widths if net.canonical(row.width) == net.canonical(width))
         return next(fitting, None)
 
-    def is_of(self, data: str | Path, protocol: str) -> bool:
-        """Whether it was found on this data, whichever way that is written, by this protocol."""
+    def is_of(self, data: str | Path, protocol: str, split: str = "test") -> bool:
+        """Whether it was found on this split of this data, whichever way that is written, by this protocol."""
         source = self.identity.source if self.identity else None if self.data is None else source_of(self.data)
-        return source == source_of(data) and self.protocol == protocol
+        return source == source_of(data) and self.protocol == protocol and self.split == split
 
 
 # Files
@@ -204,14 +207,17 @@ def read_evaluation(run: Run, name: str, check: bool = True) -> EvaluationRecord
     return record
 
 
-def find_evaluation(run: Run, data: str | Path, protocol: str) -> EvaluationRecord | None:
-    """The evaluation of this data by this protocol, whatever its name; of several the newest."""
-    fitting = [record for record in read_evaluations(run).values() if record.is_of(data, protocol)]
+def find_evaluation(
+    run: Run, data: str | Path, protocol: str, split: EvaluationSplit = "test"
+) -> EvaluationRecord | None:
+    """The evaluation on this split of this data by this protocol, whatever its name; of several the newest."""
+    fitting = [record for record in read_evaluations(run).values() if record.is_of(data, protocol, split)]
     return max(fitting, key=lambda record: record.date or "", default=None)
 
 
 def usual_evaluation(records: Mapping[str, EvaluationRecord]) -> EvaluationRecord:
-    """The evaluation that counts when none is named: of the protocols that one data set has, the first of `PROTOCOLS`.
+    """The evaluation that counts when none is named: of the protocols that one data set has, the first of `PROTOCOLS`,
+    and of its splits the test images.
 
     Args:
         records: By name; at least one.
@@ -223,8 +229,9 @@ def usual_evaluation(records: Mapping[str, EvaluationRecord]) -> EvaluationRecor
     if len(sources) > 1:
         raise UserError(f"there are evaluations of several data sets, {', '.join(records)}: say which counts (`data`)")
 
-    def order(record: EvaluationRecord) -> int:
-        return PROTOCOLS.index(record.protocol) if record.protocol in PROTOCOLS else len(PROTOCOLS)
+    def order(record: EvaluationRecord) -> tuple[bool, int]:
+        protocol = PROTOCOLS.index(record.protocol) if record.protocol in PROTOCOLS else len(PROTOCOLS)
+        return record.split != "test", protocol
 
     newest_first = sorted(records.values(), key=lambda record: record.date or "", reverse=True)
     return min(newest_first, key=order)
@@ -265,7 +272,7 @@ def free_name(run: Run, record: EvaluationRecord) -> str:
     if record.identity is None or record.protocol is None or not path.exists():
         return record.name
     there = read_evaluation(run, record.name, check=False)
-    ours = there.is_of(record.identity.source, record.protocol)
+    ours = there.is_of(record.identity.source, record.protocol, record.split)
     return record.name if ours else f"{record.name}-{record.identity.short}"
 
 
@@ -276,7 +283,7 @@ def _plain(value: Any) -> str:
 def joined(path: Path, old: EvaluationRecord, new: EvaluationRecord) -> EvaluationRecord:
     """The new record with the widths of the old one that it does not have."""
     advice = "choose another `name`, or set `overwrite`"
-    if new.identity is None or new.protocol is None or not old.is_of(new.identity.source, new.protocol):
+    if new.identity is None or new.protocol is None or not old.is_of(new.identity.source, new.protocol, new.split):
         raise UserError(f"{path} holds an evaluation of other data ({old.data}): {advice}")
     if old.weights is None:
         warnings.warn(f"{path} does not say which weights it belongs to: its widths are kept", Caution, stacklevel=3)
@@ -314,6 +321,7 @@ def _record(name: str, content: dict[str, Any]) -> EvaluationRecord:
     values["weights"] = Weights.of(content.get("weights"))
     for key in ("data", "protocol", "probe", "us3l", "torch", "date"):
         demand(isinstance(content.get(key), str | None), key, content.get(key))
+    demand(content.get("split", "test") in get_args(EvaluationSplit), "split", content.get("split"))
     for key in ("size", "train_images", "test_images", "seeds"):
         value = content.get(key)
         demand(value is None or (isinstance(value, int) and finite(value) and value >= 0), key, value)

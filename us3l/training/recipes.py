@@ -128,6 +128,8 @@ class Recipe:
     """Stop after this many steps; all schedules are shortened to that."""
     images: int | None = None
     """Use only this many of the images."""
+    validation: bool = False
+    """Hold a fixed tenth of each class out of the training, as validation images: see us3l evaluate --split."""
     mean: Channels = MEAN
     """Of red, green and blue, for pixels from 0 to 1: what is taken from them."""
     std: Channels = STD

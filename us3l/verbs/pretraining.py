@@ -198,6 +198,7 @@ def training_images(config: RunConfig, data: Data | None, progress: Progress) ->
     return open_for_training(
         config.source if data is None else data,
         views,
+        split="learn" if config.recipe.validation else "pretrain",
         limit=config.recipe.images,
         stream=machine.stream,
         memory=int(machine.memory_gib * 2**30),
