@@ -15,7 +15,7 @@ from torch import Tensor
 
 from us3l.data import cached as keeping
 from us3l.data import in_memory as memory
-from us3l.data.cached import KeptImages, are_small, kept_bytes, kept_shape
+from us3l.data.cached import CachedImages, are_small, cached_bytes, cached_shape
 from us3l.data.images import ImageSet, Step
 from us3l.data.sources import find, load, open_for_training
 from us3l.data.streamed import ImageFiles
@@ -47,7 +47,7 @@ def photos(tmp_path: Path) -> Path:
 
 def test_views_from_memory_are_those_of_streamed_images(photos: Path) -> None:
     kept, streamed = open_for_training(photos, VIEWS), open_for_training(photos, VIEWS, stream=True)
-    assert isinstance(kept, KeptImages)
+    assert isinstance(kept, CachedImages)
     assert type(streamed) is ImageFiles
     assert all(map(torch.equal, made(kept), made(streamed)))
     # Of large ones the same boxes, of images that were reduced before.
@@ -59,13 +59,13 @@ def test_views_from_memory_are_those_of_streamed_images(photos: Path) -> None:
 
 
 def estimated(files: ImageFiles) -> int:
-    return kept_bytes(files.shapes(), len(files), VIEWS)
+    return cached_bytes(files.shapes(), len(files), VIEWS)
 
 
 @pytest.mark.parametrize(("height", "width"), [(3000, 4000), (4000, 300), (120, 121), (30, 20), (1, 900)])
 def test_the_smallest_crop_has_the_pixels_of_a_view(height: int, width: int) -> None:
     views = Views(size=64, crop_scale=(0.2, 1.0))
-    rows, columns = kept_shape(height, width, views)
+    rows, columns = cached_shape(height, width, views)
     assert rows <= height
     assert columns <= width
     assert abs(rows / columns - height / width) < 0.03 * height / width + 0.02 * (min(height, width) == 1)
@@ -89,16 +89,10 @@ def test_small_squares_are_as_they_always_were(tmp_path: Path) -> None:
     assert not are_small(find(write(tmp_path / "wide", [(12, 13)] * 2), "all").shapes(), VIEWS)
 
 
-def test_what_earlier_runs_kept_can_be_had(photos: Path) -> None:
-    images = open_for_training(photos, VIEWS, keep="views")
-    assert isinstance(images, ImageSet)
-    assert torch.equal(images.images, memory.decode_all(find(photos, "all"), 16, exact=True).images)
-
-
 def test_more_than_the_bound_is_streamed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = estimated(find(photos, "all"))
     kept = open_for_training(photos, VIEWS, memory=needed)
-    assert isinstance(kept, KeptImages)
+    assert isinstance(kept, CachedImages)
     assert sum(image.pixels.nbytes for image in kept.source.read(kept.chosen)) == needed  # all of 12 were looked at
     assert type(open_for_training(photos, VIEWS, memory=needed - 1)) is ImageFiles
     monkeypatch.setattr(memory, "available_memory", lambda: needed)
@@ -109,9 +103,9 @@ def test_more_than_the_bound_is_streamed(photos: Path, monkeypatch: pytest.Monke
 def test_an_estimate_that_was_too_low_ends_with_a_message(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = estimated(find(photos, "all"))
     monkeypatch.setattr(memory, "available_memory", lambda: needed)
-    monkeypatch.setattr(keeping, "kept_bytes", lambda *_: 1)
+    monkeypatch.setattr(keeping, "cached_bytes", lambda *_: 1)
     with pytest.raises(UserError, match="more than half of the"):
-        keeping.keep_all(find(photos, "all"), VIEWS)
+        keeping.cache_all(find(photos, "all"), VIEWS)
 
 
 def test_damaged_images_are_known_at_once_and_replaced(photos: Path) -> None:
@@ -143,7 +137,7 @@ def test_whatever_is_not_a_view_comes_from_the_files(photos: Path) -> None:
 
 def test_processes_share_the_memory(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = open_for_training(photos, VIEWS)
-    assert isinstance(kept, KeptImages)
+    assert isinstance(kept, CachedImages)
     alone = made(kept)
     for path in photos.iterdir():
         os.unlink(path)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from us3l.data import folder, index
+from us3l.data.catalogue import Names
 from us3l.data.folder import open_folder
-from us3l.data.names import Names
 from us3l.data.sources import find
 from us3l.system.errors import UserError
 

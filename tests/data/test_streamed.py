@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from us3l.data import reading
+from us3l.data import crops
 from us3l.data.images import Step
 from us3l.data.loader import _READING, default_workers, iterate
 from us3l.data.preprocessing import Preprocessing
@@ -248,14 +248,14 @@ def test_workers_do_not_finalise_what_their_parent_left(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collected = tmp_path / "collected"
-    decoded = reading.decode
+    decoded = crops.decode
 
     def collecting(*arguments: Any, **options: Any) -> Any:
         gc.collect()
         collected.touch()
         return decoded(*arguments, **options)
 
-    monkeypatch.setattr(reading, "decode", collecting)
+    monkeypatch.setattr(crops, "decode", collecting)
     files, traps = find(photos, "all"), tmp_path / "traps"
     traps.mkdir()
     gc.disable()

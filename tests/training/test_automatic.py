@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from us3l.commands.main import main
-from us3l.data.cached import kept_bytes
+from us3l.data.cached import cached_bytes
 from us3l.data.catalogue import Catalogue
 from us3l.data.streamed import ImageFiles
 from us3l.data.view_settings import Views
@@ -115,7 +115,7 @@ def test_nothing_is_chosen_that_does_not_fit(given: dict[str, Any]) -> None:
         assert told == (step_bytes(choice.config) > facts.step_memory)
         assert not told or given or (gpu_memory or memory) < 4 * GIB
         machine = choice.config.machine
-        kept = kept_bytes(facts.shapes, images, choice.config.recipe.views)
+        kept = cached_bytes(facts.shapes, images, choice.config.recipe.views)
         assert machine.stream or kept > machine.memory_gib * GIB or kept <= memory / 2  # what opening would refuse
 
 

@@ -6,7 +6,6 @@ import shutil
 import tarfile
 import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +13,8 @@ from lightning_fabric import Fabric
 from PIL import Image
 
 from us3l.commands.main import main
-from us3l.data import order
-from us3l.data.cached import KeptImages
+from us3l.data import streamed
+from us3l.data.cached import CachedImages
 from us3l.data.images import Step
 from us3l.data.sources import find, load, open_for_training
 from us3l.run import Run
@@ -23,9 +22,7 @@ from us3l.run.records import read_speeds
 from us3l.system.errors import UserError
 from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.recipes import MINI, Network
-from us3l.training.run_config import Machine, config_of
 from us3l.training.trainer import Trainer
-from us3l.verbs.pretraining import resumed as resumed_settings
 
 RECIPE = replace(
     MINI,
@@ -150,7 +147,7 @@ def test_a_limit_of_damaged_images():
 
 
 def test_a_run_on_shards_resumes_in_the_middle_of_an_epoch(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(order, "WINDOW_IMAGES", 8)
+    monkeypatch.setattr(streamed, "WINDOW_IMAGES", 8)
     files = sorted(folder.rglob("*.png"))
     for shard in range(5):
         with tarfile.open(tmp_path / f"{shard}.tar", "w") as archive:
@@ -186,7 +183,7 @@ def test_the_command_streams_and_names_damaged_images(folder, tmp_path, capsys):
 def test_a_run_on_kept_photographs_resumes_in_the_middle_of_an_epoch(folder):
     """And sees what a streamed one sees: the images are no larger than crops need them."""
     images = open_for_training(folder, RECIPE.views)
-    assert isinstance(images, KeptImages)
+    assert isinstance(images, CachedImages)
 
     def training(images):
         return Trainer(RECIPE, images, Fabric(accelerator="cpu"))
@@ -197,14 +194,3 @@ def test_a_run_on_kept_photographs_resumes_in_the_middle_of_an_epoch(folder):
     resumed.load_state(half.state())
     assert losses == [first] + [torch.stack(resumed.train_step().losses).tolist() for _ in range(2)]
     assert losses == [torch.stack(streamed.train_step().losses).tolist() for _ in range(3)]
-
-
-def test_runs_that_do_not_say_what_they_kept_go_on_as_they_began(tmp_path):
-    run = Run(tmp_path / "run-1")
-    shutil.copytree(Path(__file__).parents[1] / "fixtures" / "run-1", run.folder)
-    assert config_of(run).machine.keep == "views"
-    assert Machine().keep == "crops"
-    for change in ({"keep": "crops"}, {"memory_gib": 1.0}):
-        with pytest.raises(UserError, match="a resumed run keeps its settings"):
-            resumed_settings(run, **change)
-    assert resumed_settings(run, keep="views", accumulate=2).machine.accumulate == 2

@@ -12,7 +12,6 @@ import psutil
 import torch
 from PIL import features
 
-from us3l.data.decode import quick_decoder
 from us3l.data.loader import usable_cores
 from us3l.system.devices import processor_name
 
@@ -21,14 +20,13 @@ EXTRAS = {
     "deploy": ("nncf", "onnx", "onnxruntime", "onnxscript", "openvino"),
     "executorch": ("executorch",),
     "detect": ("pycocotools",),
-    "serve": ("httptools", "prometheus_client", "python_multipart", "simplejpeg", "starlette", "uvicorn"),
+    "serve": ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
     "lars": ("timm",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
     "search": ("faiss",),
     "hub": ("huggingface_hub",),
-    "jpeg": ("simplejpeg",),
     "timm": ("timm",),
 }
 """The modules of each optional extra of pyproject.toml that users ask for."""
@@ -119,6 +117,4 @@ def decoders() -> dict[str, str]:
     names = {name: "Pillow" if features.check(part) else "missing" for name, part in pillow.items()}
     turbo = features.version("libjpeg_turbo")
     names["jpeg"] += f" (libjpeg-turbo {turbo})" if turbo else ""
-    if quick_decoder() is not None:
-        names["jpeg"] += ", simplejpeg" if find_spec("simplejpeg") else ", torchvision"
     return names

@@ -16,9 +16,9 @@ import numpy as np
 
 from us3l.collection.shared_space import SpaceName, fit_missing
 from us3l.collection.vectors import Embeddings, Portion, building, check_out, kind_of, read_embeddings
+from us3l.data.crops import Read, Squares, unreadable
 from us3l.data.loader import default_workers, read_ahead
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.reading import Read, Squares, unreadable
 from us3l.data.sources import Data, ImageSet, Split, find
 from us3l.data.streamed import ImageFiles
 from us3l.deploy.evidence import calibrate_rest

@@ -13,7 +13,7 @@ import torch
 
 from us3l.collection.embedding import EmbeddingJob, choose_width, files_of, on_device
 from us3l.collection.vectors import plain_text
-from us3l.data.reading import unreadable
+from us3l.data.crops import unreadable
 from us3l.data.sources import Data
 from us3l.data.streamed import ImageFiles
 from us3l.evaluation.confidence import Confidence, confidence

@@ -15,17 +15,17 @@ import numpy as np
 import torch
 
 from us3l.data.augment import ASPECT
+from us3l.data.crops import reduction, resized, unreadable
 from us3l.data.decode import Damaged, Encoded, Reduced, decode, fetch, measure
 from us3l.data.images import Batch, ImageSet
 from us3l.data.in_memory import Counter, check_memory, in_threads
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.reading import reduction, resized, unreadable
 from us3l.data.streamed import ImageFiles
 from us3l.data.view_settings import Views
 
 
 @dataclass(frozen=True)
-class KeptImages(ImageFiles):
+class CachedImages(ImageFiles):
     """Images of any shapes in memory, for training; whatever else is asked for is read from their files."""
 
     files: ImageFiles | None = None
@@ -64,7 +64,7 @@ class _Memory:
         return (self.images[place] for place in np.searchsorted(self.places, indices))
 
 
-def keep_all(files: ImageFiles, views: Views, progress: Counter | None = None) -> KeptImages:
+def cache_all(files: ImageFiles, views: Views, progress: Counter | None = None) -> CachedImages:
     """All images in memory, reduced to what crops need; damaged ones are known from now on.
 
     Args:
@@ -72,7 +72,7 @@ def keep_all(files: ImageFiles, views: Views, progress: Counter | None = None) -
         views: The size of views and their smallest crop decide how large images are kept.
         progress: Called with the number of images decoded so far, and of all.
     """
-    usable = check_memory(kept_bytes(files.shapes(), len(files), views), files.name)
+    usable = check_memory(cached_bytes(files.shapes(), len(files), views), files.name)
     held = 0
     images: list[Reduced | Damaged] = []
     for image in in_threads(lambda encoded: _attempt(encoded, views), files.source.read(files.chosen)):
@@ -87,13 +87,13 @@ def keep_all(files: ImageFiles, views: Views, progress: Counter | None = None) -
     if len(skipped) == len(files):
         raise unreadable(files.name, skipped)
     source = replace(files.source, read=_Memory(files.chosen, images).read)
-    return KeptImages(files.name, source, files.chosen, skipped, files)
+    return CachedImages(files.name, source, files.chosen, skipped, files)
 
 
-def kept_shape(height: int, width: int, views: Views) -> tuple[int, int]:
+def cached_shape(height: int, width: int, views: Views) -> tuple[int, int]:
     """The height and width that an image is reduced to: its smallest crop has the pixels of a view.
 
-    >>> kept_shape(3000, 4000, Views(size=64)), kept_shape(160, 160, Views(size=64))
+    >>> cached_shape(3000, 4000, Views(size=64)), cached_shape(160, 160, Views(size=64))
     ((143, 191), (160, 160))
     """
     shortest = math.sqrt(views.crop_scale[0] * ASPECT[0] * height * width)
@@ -101,17 +101,17 @@ def kept_shape(height: int, width: int, views: Views) -> tuple[int, int]:
     return max(1, round(ratio * height)), max(1, round(ratio * width))
 
 
-def kept_bytes(shapes: Sequence[tuple[int, int]], count: int, views: Views) -> int:
+def cached_bytes(shapes: Sequence[tuple[int, int]], count: int, views: Views) -> int:
     """The memory that images would take.
 
     Args:
         shapes: Heights and widths of a sample of them.
         count: How many there are.
-        views: See `keep_all`.
+        views: See `cache_all`.
     """
     if are_small(shapes, views):
         return count * 3 * views.size**2
-    sizes = [3 * math.prod(kept_shape(*shape, views)) for shape in shapes]
+    sizes = [3 * math.prod(cached_shape(*shape, views)) for shape in shapes]
     return round(count * sum(sizes) / max(1, len(sizes)))
 
 
@@ -124,7 +124,7 @@ def _attempt(encoded: Encoded, views: Views) -> Reduced | Damaged:
     try:
         encoded = fetch(encoded)
         height, width = measure(encoded)
-        shape = kept_shape(height, width, views)
+        shape = cached_shape(height, width, views)
         by = reduction([(0, 0, height, width)], 2 * min(shape), height * width)  # a margin of two, as for evaluation
         pixels = decode(encoded, by=by)
     except Damaged as error:

@@ -16,10 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from us3l.data.catalogue import Catalogue, of_pixels
-from us3l.data.folder import listed
-from us3l.data.names import Names
-from us3l.data.opening import open_path
+from us3l.data.catalogue import Catalogue, Names, of_pixels
+from us3l.data.folder import listed, open_folder
 from us3l.system.errors import UserError
 from us3l.system.files import expanded
 
@@ -208,7 +206,10 @@ def _open_folder(folder: str, *needed: str) -> Callable[[Path], Catalogue]:
         for name in needed:
             if not (root / folder / name).is_dir():
                 raise FileNotFoundError(f"there is no folder {name}")
-        return open_path(root / folder)
+        images = open_folder(root / folder)
+        if images is None:
+            raise FileNotFoundError("there are no images")
+        return images
 
     return open_set
 

@@ -4,15 +4,14 @@ import os
 import re
 import struct
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
 from stat import S_ISREG
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from simplejpeg import decode_jpeg
 
 
 class Damaged(Exception):
@@ -57,8 +56,6 @@ REDUCED = ("JPEG", "MPO")  # formats that can be decoded at a fraction of their 
 TURNED_BY = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}  # where Pillow looks for the orientation
 SIDEWAYS = (5, 6, 7, 8)  # orientations of a camera that was turned by a quarter
 
-_quick = False
-
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what counts is whether an image can be decoded
 
 
@@ -87,39 +84,25 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
         if size is not None and encoded.shape[:2] != (size, size):
             pixels = np.asarray(_square(Image.fromarray(encoded), size))
         return pixels if pixels.ndim == 3 else np.repeat(pixels.round().astype(np.uint8)[..., None], 3, axis=2)
-    from us3l.data import sandbox
-
-    if sandbox.wanted() and not isinstance(encoded, Image.Image):
-        if most is not None:
-            height, width = sandbox.measure_in_child(encoded)
-            _check_pixels(width, height, most)
-        return sandbox.decode_in_child(encoded, size, by)
-    return decode_here(encoded, size, by, most)
-
-
-def decode_here(
-    encoded: Path | bytes | Image.Image, size: int | None, by: int = 1, most: int | None = None
-) -> np.ndarray:
-    """What `decode` does, in this process."""
     if isinstance(encoded, Image.Image):
-        with REASONS:
+        with as_damaged:
             upright = rgb(ImageOps.exif_transpose(encoded))
             return np.asarray(upright if size is None else _square(upright, size))
-    quick = _quick and by == 1
-    if quick and (shape := plain_shape(encoded)):
-        with REASONS:
+    fast = by == 1
+    if fast and (shape := plain_shape(encoded)):
+        with as_damaged:
             _check_pixels(shape[1], shape[0], MOST_PIXELS if most is None else most)
             whole = size is None or min(shape) < REDUCED_FROM * size
-            if whole and (pixels := _quickly(encoded)) is not None:
+            if whole and (pixels := _decode_jpeg(encoded)) is not None:
                 return pixels if size is None else _squared(pixels, size)
-        quick = False
-    with REASONS, _open(encoded) as image:
+        fast = False
+    with as_damaged, _open(encoded) as image:
         if most is not None:
             _check_pixels(*image.size, most)
-        quick = quick and size is None and image.format == "JPEG" and image.mode in ("RGB", "L")
-        if quick and _orientation(image) == 1:
+        fast = fast and size is None and image.format == "JPEG" and image.mode in ("RGB", "L")
+        if fast and _orientation(image) == 1:
             _check_pixels(*image.size)
-            if (pixels := _quickly(encoded)) is not None:
+            if (pixels := _decode_jpeg(encoded)) is not None:
                 return pixels
         if size is not None:
             if min(image.size) >= REDUCED_FROM * size:  # else Pillow would find that it cannot
@@ -145,21 +128,12 @@ def measure(encoded: Encoded) -> tuple[int, int]:
         raise Damaged("no image bytes")
     if isinstance(encoded, np.ndarray):
         return encoded.shape[0], encoded.shape[1]
-    from us3l.data import sandbox
-
-    if sandbox.wanted() and not isinstance(encoded, Image.Image):
-        return sandbox.measure_in_child(encoded)
-    return measure_here(encoded)
-
-
-def measure_here(encoded: Path | bytes | Image.Image) -> tuple[int, int]:
-    """What `measure` does, in this process."""
     if isinstance(encoded, Image.Image):
-        with REASONS:
+        with as_damaged:
             return _upright_size(encoded)
     if shape := plain_shape(encoded):
         return shape
-    with REASONS, _open(encoded) as image:
+    with as_damaged, _open(encoded) as image:
         if image.format not in REDUCED:  # Pillow may have to decode them to find out how they were turned
             _check_pixels(*image.size)
         return _upright_size(image)
@@ -178,7 +152,7 @@ def fetch(encoded: Encoded) -> Encoded:
     """
     if not isinstance(encoded, Path):
         return encoded
-    with REASONS:
+    with as_damaged:
         _check_file(os.stat(encoded))
         return encoded.read_bytes()
 
@@ -200,7 +174,7 @@ def _open(encoded: Path | bytes) -> Image.Image:
     return image
 
 
-class Reasons:
+class _AsDamaged:
     """Whatever is raised inside becomes `Damaged`, with a line that says why. (`contextlib` would take a tenth of the
     time of a small image.)"""
 
@@ -216,7 +190,7 @@ class Reasons:
             raise Damaged(message.splitlines()[0] if message else type(error).__name__) from error
 
 
-REASONS = Reasons()
+as_damaged = _AsDamaged()
 
 
 def _orientation(image: Image.Image) -> int:
@@ -225,53 +199,13 @@ def _orientation(image: Image.Image) -> int:
     return image.getexif().get(ExifTags.Base.Orientation, 1)
 
 
-def quicken(aloud: bool = True) -> None:
-    """From now on let `quick_decoder` decode JPEGs in this process: the same pixels in less time.
+def _decode_jpeg(encoded: Path | bytes) -> np.ndarray | None:
+    """The pixels of a plain JPEG, in less time than Pillow takes; None if simplejpeg refuses it.
 
-    Args:
-        aloud: Also if that is torchvision's, which tells standard error what it thinks of damaged files: for processes
-            of which nobody reads that.
+    Both are built on libjpeg-turbo, and give the same pixels.
     """
-    global _quick
-    _quick = aloud or _simplejpegs_decoder() is not None
-
-
-@cache
-def quick_decoder() -> Callable[[bytes], np.ndarray] | None:
-    """simplejpeg's decoder of JPEGs, if it is installed, else torchvision's, as long as it has one.
-
-    torchvision has deprecated its decoder. All of them, and Pillow, are built on libjpeg-turbo.
-    """
-    return _simplejpegs_decoder() or _torchvisions_decoder()
-
-
-def _simplejpegs_decoder() -> Callable[[bytes], np.ndarray] | None:
     try:
-        from simplejpeg import decode_jpeg as decode_strictly
-    except ImportError:
-        return None
-    return partial(decode_strictly, colorspace="RGB", strict=True)  # what is odd about a file raises ValueError
-
-
-def _torchvisions_decoder() -> Callable[[bytes], np.ndarray] | None:
-    try:
-        from torchvision.io import ImageReadMode, decode_jpeg
-    except ImportError:
-        return None
-    import torch
-
-    def decoded(jpeg: bytes) -> np.ndarray:
-        encoded = torch.frombuffer(bytearray(jpeg), dtype=torch.uint8)
-        return decode_jpeg(encoded, mode=ImageReadMode.RGB).permute(1, 2, 0).numpy()
-
-    return decoded
-
-
-def _quickly(encoded: Path | bytes) -> np.ndarray | None:
-    """The pixels of a plain JPEG; None if the quick decoder cannot decode it, or if there is none."""
-    decoder = quick_decoder()
-    try:
-        return decoder(content(encoded)) if decoder else None
+        return decode_jpeg(content(encoded), colorspace="RGB", strict=True)  # what is odd about a file raises
     except (RuntimeError, ValueError):
         return None  # Pillow says what is wrong with it
 
@@ -332,11 +266,11 @@ def content(encoded: Encoded) -> bytes:
     return encoded or b""
 
 
-def _check_file(found: os.stat_result) -> None:
-    if not S_ISREG(found.st_mode):  # reading from a pipe or a device might never end
+def _check_file(status: os.stat_result) -> None:
+    if not S_ISREG(status.st_mode):  # reading from a pipe or a device might never end
         raise Damaged("not a file")
-    if found.st_size > LARGEST_FILE:
-        raise Damaged(f"{found.st_size:,} bytes are more than an image may have")
+    if status.st_size > LARGEST_FILE:
+        raise Damaged(f"{status.st_size:,} bytes are more than an image may have")
 
 
 def _squared(pixels: np.ndarray, size: int) -> np.ndarray:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from us3l.data.catalogue import IMAGE_SUFFIXES, Catalogue, encode_labels, split_names
+from us3l.data.catalogue import IMAGE_SUFFIXES, Catalogue, Names, encode_labels
 from us3l.data.decode import Encoded
 from us3l.data.index import Index, indexed, status
-from us3l.data.names import Names
+from us3l.data.splits import split_names
 from us3l.system.errors import UserError
 
 MOST_KINDS = 3  # of files that are left out, to name

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from us3l.data.crops import square
 from us3l.data.decode import Damaged, Encoded, decode, fetch, weight
 from us3l.data.images import ImageSet
-from us3l.data.reading import square
 from us3l.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def decode_all(
         size: Side to bring the images to (shorter side resized, centre cropped); None if they all are squares of one
             size already.
         progress: Called with the number of images decoded so far, and of all.
-        exact: Resize as `us3l.data.decode.decode` does, to the bit, not as `us3l.data.reading.square`.
+        exact: Resize as `us3l.data.decode.decode` does, to the bit, not as `us3l.data.crops.square`.
     """
     if size is not None and size < 1:
         raise UserError(f"size must be at least 1, not {size}")

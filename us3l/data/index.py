@@ -21,7 +21,7 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save_file
 
-from us3l.data.names import Names
+from us3l.data.catalogue import Names
 from us3l.system.files import replacing
 
 CACHE_VARIABLE = "US3L_CACHE"

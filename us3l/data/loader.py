@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from us3l.data.decode import quick_decoder, quicken
 from us3l.system.allocation import keep_freed_memory
 from us3l.system.errors import UserError
 
@@ -41,8 +40,6 @@ def read_ahead(
         workers: The number of processes; 0: read in this one.
         pinned: Into memory from which a GPU can copy by itself.
     """
-    if workers:
-        quick_decoder()  # imported here, so that they need not do it one by one
     loader = DataLoader(
         dataset,
         batch_size=None,
@@ -71,7 +68,7 @@ def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
     Args:
         loader: Its items must not hold whoever reads, who would then never be forgotten.
     """
-    with left_alone():
+    with shielded_from_signals():
         reading: Any = iter(loader)
     _READING.add(reading)
     try:
@@ -105,7 +102,7 @@ def _as_it_is(found: T) -> T:
 
 
 @contextmanager
-def left_alone() -> Iterator[None]:
+def shielded_from_signals() -> Iterator[None]:
     """Processes started inside are deaf to requests to stop: this one ends them, when it has saved its work.
 
     Such a request often goes to all processes of a group (Ctrl-C, `timeout`, systemd). Nor does the death of one of
@@ -150,7 +147,6 @@ def _local_processes() -> int:
 def _start_worker(_: int) -> None:
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # on which decoders complain about files
-    quicken()
     keep_freed_memory()  # a ninth of the time of a photograph
     # What the parent process left for its garbage collector must not be finalised here: loaders would end the workers
     # of the parent, and inference engines wait for threads that no fork has.

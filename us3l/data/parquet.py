@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from us3l.data.catalogue import Blocks, Catalogue, encode_labels, split_names
+from us3l.data.catalogue import Blocks, Catalogue, encode_labels
 from us3l.data.decode import Encoded
+from us3l.data.splits import split_names
 from us3l.system.errors import UserError
 from us3l.system.streams import one_line
 

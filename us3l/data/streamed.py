@@ -25,19 +25,20 @@ import torch
 from torch import Tensor
 
 from us3l.data.augment import DRAWN, apply_to_crops, drawn, normalise
-from us3l.data.catalogue import Catalogue
+from us3l.data.catalogue import Blocks, Catalogue
+from us3l.data.crops import Item, RandomCrops, Read, Reader, Squares, unreadable
 from us3l.data.decode import Damaged, content, measure
 from us3l.data.images import Batch, Channels, ImageSet, Step, checksum, share
 from us3l.data.in_memory import decode_all
 from us3l.data.loader import default_workers, read_ahead
-from us3l.data.order import block_order
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.reading import Item, RandomCrops, Read, Reader, Squares, unreadable
 from us3l.data.view_settings import MEAN, STD, Views
 
 WITNESSES = 16  # images whose bytes are part of a fingerprint
 MOST_SIZES = 2**16  # images whose size is
 PLACES, LOOKED_AT = 8, 32  # where some images are measured, and how many at each
+WINDOW_IMAGES = 2**14
+WINDOW_BYTES = 2**27  # half of what a reader keeps, which is a little larger than its file says
 
 
 @dataclass(frozen=True)
@@ -195,3 +196,32 @@ def _without_empty(batches: Iterator[Batch], name: str) -> Iterator[Batch]:
     if held is None:
         raise unreadable(name, damaged)
     yield replace(held, damaged=[*held.damaged, *damaged])
+
+
+def block_order(blocks: Blocks, chosen: np.ndarray, generator: torch.Generator) -> Tensor:
+    """Places in `chosen` (rising indices): blocks in random order, their images mixed within windows of a few blocks.
+
+    A window has at least `WINDOW_IMAGES` images, but no more than `WINDOW_BYTES` to hold at a time, if it can.
+    """
+    block_of = np.searchsorted(blocks.starts, chosen, side="right") - 1
+    present, first, counts = np.unique(block_of, return_index=True, return_counts=True)
+    shuffled = torch.randperm(len(present), generator=generator).numpy()
+    parts = []
+    for window in _windows(shuffled, counts, blocks.nbytes[present]):
+        places = torch.cat([torch.arange(first[block], first[block] + counts[block]) for block in window])
+        parts.append(places[torch.randperm(len(places), generator=generator)])
+    return torch.cat(parts)
+
+
+def _windows(order: np.ndarray, counts: np.ndarray, nbytes: np.ndarray) -> Iterator[list[int]]:
+    window: list[int] = []
+    images = held = 0
+    for block in order.tolist():
+        if window and (images >= WINDOW_IMAGES or held + nbytes[block] > WINDOW_BYTES):
+            yield window
+            window, images, held = [], 0, 0
+        window.append(block)
+        images += counts[block]
+        held += nbytes[block]
+    if window:
+        yield window

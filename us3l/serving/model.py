@@ -16,8 +16,7 @@ import torch
 from PIL import Image as Pillow
 
 from us3l.collection.shared_space import SpaceName, shared_maps
-from us3l.data import sandbox
-from us3l.data.decode import Damaged, decode_here, quicken
+from us3l.data.decode import Damaged, decode
 from us3l.deploy.timing import percentile, take_turns
 from us3l.run.bundles import MANIFEST
 from us3l.runtime.adaptive import Controller
@@ -94,7 +93,6 @@ class ServedModel:
         head: str | None = None,
         space: SpaceName = "own",
     ) -> None:
-        quicken(aloud=False)
         self.settings, self._most_pixels = settings, round(1e6 * settings.max_megapixels)
         self.runtime = Runtime(path, backend, threads, int8, head, space)
         self.name = path.resolve().name
@@ -244,11 +242,11 @@ class ServedModel:
     def read_small(self, image: bytes) -> np.ndarray | None:
         """The same of an image that takes a few milliseconds at most, whoever made it: a small JPEG or PNG in which
         nothing is repeated or packed many times over. None of all others, and of those that are damaged."""
-        if not quick_to_read(image) or sandbox.wanted():
+        if not quick_to_read(image):
             return None
         try:
             side = self.runtime.networks.preprocessing.resize
-            return decode_here(image, side, most=min(SMALL_IMAGE, self._most_pixels)).transpose(2, 0, 1)
+            return decode(image, side, most=min(SMALL_IMAGE, self._most_pixels)).transpose(2, 0, 1)
         except Damaged:
             return None
 

@@ -12,7 +12,7 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from us3l.data.cached import kept_bytes
+from us3l.data.cached import cached_bytes
 from us3l.system.devices import Device, Precision
 from us3l.training.recipes import Optimiser, Recipe, named, times
 from us3l.training.run_config import Machine, RunConfig
@@ -145,7 +145,7 @@ def choose(facts: Situation, given: Mapping[str, Any] | None = None) -> Fit:
     recipe = config.recipe
     if "epochs" not in given and name != "mini":
         recipe = replace(recipe, epochs=_epochs(recipe, facts))
-    images, bound = kept_bytes(facts.shapes, facts.images, recipe.views), config.machine.memory_gib * 2**30
+    images, bound = cached_bytes(facts.shapes, facts.images, recipe.views), config.machine.memory_gib * 2**30
     streams = config.machine.stream or images > min(bound, math.inf if facts.memory is None else facts.memory // 2)
     if streams and images <= bound:
         config = replace(config, machine=replace(config.machine, stream=True))

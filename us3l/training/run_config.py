@@ -19,7 +19,7 @@ LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how a run is computed. All but `stream`, `memory_gib` and `keep` may change when a run is resumed."""
+    """Where and how a run is computed. All but `stream` and `memory_gib` may change when a run is resumed."""
 
     accelerator: Device = "auto"
     """Kind of device."""
@@ -54,9 +54,6 @@ class Machine:
     """Read the images while training, as is always done when they do not fit into memory."""
     memory_gib: float = 8.0
     """Memory for decoded images; if they need more, they are read while training."""
-    keep: Literal["crops", "views"] = "crops"
-    """What is kept of each image in memory: as many pixels as its crops need, or a centre square of the size of a view,
-    as in runs of earlier versions."""
 
     def __post_init__(self) -> None:
         for name in ("devices", "accumulate", "checkpoint_every"):
@@ -104,7 +101,7 @@ class RunConfig:
         return replace(self, data_path=data_path(self.data))
 
 
-RETIRED: dict[str, dict[str, tuple[Any, ...]]] = {"machine": {"fsdp": (False, True)}}
+RETIRED: dict[str, dict[str, tuple[Any, ...]]] = {"machine": {"fsdp": (False, True), "keep": ("crops",)}}
 """Settings that were removed, by the section of config.yaml: the values at which a file of earlier versions means what
 it would mean without them."""
 
@@ -112,10 +109,7 @@ it would mean without them."""
 def config_of(run: Run) -> RunConfig:
     """Return the settings that a run was started with."""
     run.check_started()
-    plain = read_plain(run.config_file)
-    if isinstance(plain, dict) and isinstance(plain.get("machine"), dict):
-        plain["machine"].setdefault("keep", "views")  # what runs did that do not say
-    return build_config(plain, str(run.config_file))
+    return read_run_config(run.config_file)
 
 
 def read_run_config(path: Path) -> RunConfig:

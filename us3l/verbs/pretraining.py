@@ -202,7 +202,6 @@ def training_images(config: RunConfig, data: Data | None, progress: Progress) ->
         limit=config.recipe.images,
         stream=machine.stream,
         memory=int(machine.memory_gib * 2**30),
-        keep=machine.keep,
         progress=progress,
     )
 
@@ -307,7 +306,7 @@ def check_settled(run: Run, config: RunConfig) -> None:
 
     def settled(config: RunConfig) -> RunConfig:
         now = config.machine
-        machine = Machine(stream=now.stream, memory_gib=now.memory_gib, keep=now.keep)
+        machine = Machine(stream=now.stream, memory_gib=now.memory_gib)
         data = data_path(config.source) or config.data
         return RunConfig(data, config.recipe.settled(), machine)
 

@@ -31,7 +31,7 @@ Item = tuple[int, list[int]]
 """An epoch, and the images to read."""
 
 
-class Cuttings(NamedTuple):
+class Crops(NamedTuple):
     """What was cut from one image."""
 
     pixels: list[Tensor]
@@ -83,11 +83,11 @@ class Reader(Dataset[Read | UserError], ABC):
         uniform, boxes = (np.stack([one[at] for one in every]) if every else np.empty(0) for at in (1, 2))
         return Read(pixels, uniform, boxes, [indices[position] for position in good], damaged)
 
-    def read(self, epoch: int, indices: list[int]) -> tuple[dict[int, Cuttings], list[str]]:
+    def read(self, epoch: int, indices: list[int]) -> tuple[dict[int, Crops], list[str]]:
         """What was cut from good images, by their position, and the damaged ones."""
         by_place = sorted(range(len(indices)), key=lambda position: indices[position])
         chosen = self.files.chosen[[indices[position] for position in by_place]]
-        made: dict[int, Cuttings] = {}
+        made: dict[int, Crops] = {}
         damaged = []
         for position, index, encoded in zip(by_place, chosen, self.files.source.read(chosen), strict=True):
             try:
@@ -96,9 +96,7 @@ class Reader(Dataset[Read | UserError], ABC):
                 damaged.append(f"{self.files.source.name(index)}: {error}")
         return made, damaged
 
-    def fill(
-        self, epoch: int, indices: list[int], position: int, made: dict[int, Cuttings], damaged: list[str]
-    ) -> None:
+    def fill(self, epoch: int, indices: list[int], position: int, made: dict[int, Crops], damaged: list[str]) -> None:
         """Put another image into the place of a damaged one."""
         for other in stand_ins(indices[position], len(self.files)):
             instead, more = self.read(epoch, [other])
@@ -108,7 +106,7 @@ class Reader(Dataset[Read | UserError], ABC):
                 return
 
     @abstractmethod
-    def cut(self, encoded: Encoded, epoch: int, index: int) -> Cuttings:
+    def cut(self, encoded: Encoded, epoch: int, index: int) -> Crops:
         """What a batch needs of one image: each kind of reader has its own."""
 
 
@@ -122,12 +120,12 @@ class Squares(Reader):
         super().__init__(files)
         self.size, self.exact = size, exact
 
-    def cut(self, encoded: Encoded, *_: int) -> Cuttings:
+    def cut(self, encoded: Encoded, *_: int) -> Crops:
         if self.exact:
             pixels = torch.from_numpy(decode(encoded, self.size).transpose(2, 0, 1).copy())
         else:
             pixels = square(encoded, self.size)
-        return Cuttings([pixels], np.empty(0), np.empty(0))
+        return Crops([pixels], np.empty(0), np.empty(0))
 
 
 class RandomCrops(Reader):
@@ -139,7 +137,7 @@ class RandomCrops(Reader):
         super().__init__(files)
         self.kinds, self.count = kinds_of_views(views, own, seed), count
 
-    def cut(self, encoded: Encoded, epoch: int, index: int) -> Cuttings:
+    def cut(self, encoded: Encoded, epoch: int, index: int) -> Crops:
         shape = self.count, DRAWN + 1
         uniform = [
             torch.rand(shape, generator=seeded(seed, epoch, index), dtype=torch.float64) for _, seed in self.kinds
@@ -153,7 +151,7 @@ class RandomCrops(Reader):
         pixels = decode(encoded, by=min(reduction([box], size, height * width) for size, box in boxes))
         ratios = pixels.shape[0] / height, pixels.shape[1] / width
         crops = [resized(pixels, scaled(box, *ratios), (size, size)) for size, box in boxes]
-        return Cuttings(crops, torch.cat(uniform).numpy(), np.array([box for _, box in boxes]))
+        return Crops(crops, torch.cat(uniform).numpy(), np.array([box for _, box in boxes]))
 
 
 def square(encoded: Encoded, size: int) -> Tensor:
