@@ -42,7 +42,7 @@ from us3l.system.files import write_json
 from us3l.training.recipes import MINI, Network
 from us3l.training.run_config import config_of
 from us3l.training.trainer import Trainer
-from us3l.width import Width
+from us3l.width import FULL, Width
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ def make_whole_run(folder: Path) -> None:
     run = make_run(folder, classes=["a", "b", "c"])
     write_config(run.config_file, replace(config_of(run), data="nothing-is-here"))  # so that no images are read
     append_start(run, Start("2026-01-01 10:00:00", 0, 2, 100, 8, 1, "cpu", "1", "2"))
-    append_records(run, [Skipped(300, 1, 0.1, [1.0])])
+    append_records(run, [Skipped(300, 1, 0.1, [FULL])])
     features = run.network.at(1.0)(torch.zeros(1, 3, 16, 16)).shape[1]
-    linear: dict[Width, Linear] = {1.0: (torch.randn(3, features), torch.zeros(3))}
+    linear: dict[Width, Linear] = {FULL: (torch.randn(3, features), torch.zeros(3))}
     write_probes(probes_file(run, "digits"), Probes(linear, ["a", "b", "c"], "digits", run.weights))
     KEPT["network"] = Run(folder).network
 

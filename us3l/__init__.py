@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from us3l.verbs import reproduce as reproduce
     from us3l.verbs import search as search
     from us3l.width import Subnet as Subnet
+    from us3l.width import Width as Width
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ _HOMES = {
     "Slimmable": "us3l.slimmable",
     "Subnet": "us3l.width",
     "UserError": "us3l.system.errors",
+    "Width": "us3l.width",
     "calibrate": "us3l.calibration",
     "cost": "us3l.costs",
     "create": "us3l.families",

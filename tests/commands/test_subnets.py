@@ -18,7 +18,7 @@ from us3l.serving.settings import ServiceSettings
 from us3l.width import Width
 
 NAME = "1d2-0.5d1-1d1-0.75d2"
-SUBNET = us3l.Subnet.parse(NAME)
+SUBNET = us3l.Width(NAME)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_exported_and_run(run, tmp_path, capsys):
     expected = runtime.embed(pixels, width=NAME)
     np.testing.assert_allclose(served.compute(pair, "features", SUBNET), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(us3l.UserError, match=r"there is no width 1-1-1-0\.5 for features"):
-        served.width(us3l.Subnet.parse("1-1-1-0.5"), "features")
+        served.width(us3l.Width("1-1-1-0.5"), "features")
 
 
 def test_fine_tuned(run):

@@ -63,6 +63,6 @@ def test_a_missing_table(small, tmp_path):
 
 
 def test_widths_of_other_devices_mean_the_same_networks(small, tmp_path):
-    (tmp_path / "a.csv").write_text(HEADER + f"{small.widths[1] + 1e-4},tflite,1,2,3\n")
+    (tmp_path / "a.csv").write_text(HEADER + f"{float(small.widths[1]) + 1e-4},tflite,1,2,3\n")
     (row,) = read_device_profile(small, tmp_path / "a.csv")
     assert row.width == small.widths[1]

@@ -34,7 +34,7 @@ from us3l.system.errors import UserError
 from us3l.system.files import append_lines
 from us3l.system.progress import SILENT, Count, Progress
 from us3l.system.stopping import Interrupted, stop_requests
-from us3l.width import Width, as_plain
+from us3l.width import Width
 
 PART = 16  # batches whose embeddings are written at once
 
@@ -267,7 +267,7 @@ def described(runtime: Runtime, model: Path, width: Width, files: ImageFiles, da
                 network["beside"] = weights.statistics.get(f"{placed.beside:g}")
     source = source_of(data) if isinstance(data, str | Path) else files.name
     return {
-        "width": as_plain(width),
+        "width": width.as_plain(),
         "space": runtime.space,
         "network": network,
         "preprocessing": networks.preprocessing.to_plain(),

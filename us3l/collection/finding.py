@@ -13,7 +13,7 @@ from us3l.data.sources import Data
 from us3l.run import Run
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
-from us3l.width import Width, as_plain
+from us3l.width import Width
 
 MOST_PAIRS = 1_000_000
 """Pairs of near-duplicates; a threshold that gives more is too low to mean anything."""
@@ -111,7 +111,7 @@ def query_embeddings(
     if about is None:
         raise UserError(f"{index} does not say how it was made: embed the queries yourself, and give their file")
     shared = about.get("space") == "shared"
-    if width is not None and not shared and as_plain(width) != about["width"]:
+    if width is not None and not shared and width.as_plain() != about["width"]:
         raise UserError(
             f"{index} has embeddings of {about['width']}x, which those of {width:g}x cannot be compared with: embed "
             "it again with `space='shared'`, or leave out `width`"

@@ -17,7 +17,7 @@ from us3l.run.spaces import keep_space, read_space
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
-from us3l.width import Width
+from us3l.width import FULL, Width
 
 SpaceName = Literal["own", "shared"]
 """Whose coordinates embeddings have: each width's own features, or one space for all widths."""
@@ -49,7 +49,7 @@ def fit_missing(
         progress: Told what is fitted on what.
     """
     known = shared_maps(run, net)
-    wanted = dict.fromkeys(net.canonical(width) for width in (1.0, *widths))
+    wanted = dict.fromkeys(net.canonical(width) for width in (FULL, *widths))
     missing = [width for width in wanted if width not in known]
     if missing:
         source = run.data if data is None else data

@@ -22,7 +22,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from us3l.system.errors import UserError
-from us3l.width import Width, decode, given
+from us3l.width import Width
 
 T = TypeVar("T")
 RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -81,8 +81,8 @@ def optional(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 def width(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """A number, or the name of a sub-network."""
     known, shown = (lambda value: isinstance(value, Width)), (lambda value: [f"{value:g}"])
-    spec = PrimitiveConstructorSpec(1, "WIDTH", lambda words: decode(words[0]), known, shown)
-    return spec if kind.type == Width else None
+    spec = PrimitiveConstructorSpec(1, "WIDTH", lambda words: Width(words[0]), known, shown)
+    return spec if kind.type is Width else None
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def plain(arguments: list[str], known: set[str]) -> list[str]:
             before, equals, value = "", "", argument
         if flag in WIDTHS and re.fullmatch(r"[\d.][\d.dex-]*", value):
             value = value.removesuffix("x")
-            given(value)  # which says in one line what tyro would say in a box
+            Width(value)  # which says in one line what tyro would say in a box
         result.append(before + equals + value)
     return result
 

@@ -37,8 +37,8 @@ from us3l.run.bundles import (
 from us3l.runtime.backends import Forward
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
-from us3l.system.files import checksum, replacing
-from us3l.width import Width, write_width
+from us3l.system.files import as_plain, checksum, replacing
+from us3l.width import Width
 
 HERE = Path(__file__).parent
 COMPANIONS = {name: HERE / name for name in ("example.py", "benchmark.py", "check.png")}
@@ -174,7 +174,7 @@ def write(
     transformer: bool = False,
 ) -> list[Path]:
     """The files written, the one to open first; in INT8 if there are images to calibrate on."""
-    chosen, text = KINDS[kind], json.dumps(about, default=write_width)
+    chosen, text = KINDS[kind], json.dumps(about, default=as_plain)
     if calibration is None:
         chosen.write(network, size, path, text)
     else:

@@ -23,7 +23,7 @@ from us3l.storage import read_torch
 from us3l.system.errors import UserError
 from us3l.system.files import replacing
 from us3l.system.stopping import Interrupted
-from us3l.width import Width, as_plain, read_width, stage_widths
+from us3l.width import Width
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 State = dict[str, Any]
@@ -100,7 +100,7 @@ def train_detector(
     trainer = DetectorTrainer(detector, plan, training.seed)
     about = {
         **net.family.describe(),
-        "width": as_plain(width),
+        "width": width.as_plain(),
         "preprocessing": net.metadata.get("preprocessing") or {},
         "layout": scene_set.layout,
         "classes": list(scene_set.classes),
@@ -192,8 +192,8 @@ def load_detector(path: str | Path) -> nn.Module:
         about = state["about"]
         if about["backbone"] is None:
             raise UserError(f"{path} has a backbone of your own family, which only you can build")
-        width = read_width(about["width"])
-        net = create(about["backbone"], min_width=min(stage_widths(width)), **about["options"])
+        width = Width.from_plain(about["width"])
+        net = create(about["backbone"], min_width=min(width.widths), **about["options"])
         training, classes = DetectorTraining(**about["training"]), len(about["classes"])
         detector = build_detector(
             net.family, net.blank(width), classes, about["masks"], training, about["layout"], about["preprocessing"]

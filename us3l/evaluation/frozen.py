@@ -19,7 +19,7 @@ from us3l.run.evaluations import FewLabels, Score
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.progress import Advance
-from us3l.width import Width
+from us3l.width import AnyWidth, Width
 
 FEATURE_BYTES = 2**31  # of features that are held at a time when images are decoded once for several widths
 
@@ -28,7 +28,7 @@ def evaluate_frozen(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[AnyWidth] | None = None,
     size: int | None = None,
     floor: bool = True,
     label_shares: Sequence[float] = (),

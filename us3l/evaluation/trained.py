@@ -16,14 +16,14 @@ from us3l.run.classifiers import ElasticClassifier
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.progress import Advance
-from us3l.width import Width
+from us3l.width import AnyWidth, Width
 
 
 def evaluate_paper(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[AnyWidth] | None = None,
     size: int | None = None,
     training: Training | None = None,
     seeds: int = 1,
@@ -61,7 +61,7 @@ def evaluate_finetuned(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[AnyWidth] | None = None,
     size: int | None = None,
     training: Training | None = None,
     seeds: int = 1,
@@ -100,7 +100,7 @@ def evaluate_classifier(
     train: Images,
     test: Images,
     classifier: ElasticClassifier,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[AnyWidth] | None = None,
     size: int | None = None,
     progress: Advance | None = None,
 ) -> Evaluation:

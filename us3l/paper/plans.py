@@ -25,6 +25,7 @@ from us3l.system.errors import UserError
 from us3l.system.files import Taken, locked
 from us3l.system.progress import Progress
 from us3l.training.run_config import config_of
+from us3l.width import Width
 
 WAIT = 15.0  # seconds between looks at what other processes are doing
 
@@ -221,7 +222,7 @@ class Worker:
         """A detector on each width."""
         run, source = self.plan.place.run(job), self.plan.place.source(test.data)
         for width in widths:
-            stem = detection_stem(run.detection_folder, Path(source).resolve().name, source, width)
+            stem = detection_stem(run.detection_folder, Path(source).resolve().name, source, Width(width))
             settings = {"resume": ended(stem, DETECTOR).exists(), **self.plan.place.scale.detector}
             self.detect(run, source, width, **settings, progress=self.progress)
 

@@ -20,6 +20,7 @@ from us3l.system.devices import AskedPrecision
 from us3l.system.errors import UserError
 from us3l.training.monitor import COLLAPSED
 from us3l.training.run_config import Machine, RunConfig, config_of
+from us3l.width import Width
 
 DETECTION = {"AP": "ap", "AP_50": "ap50", "AP_75": "ap75"}
 
@@ -127,7 +128,7 @@ class Workspace:
             for row in record.widths if record else ():
                 if row.width == width and row.linear is not None:
                     return RunFigure(row.linear, gone, row.knn, row.macs, precision)
-        elif detected := find_detection(run, source, width):
+        elif detected := find_detection(run, source, Width(width)):
             score, _, kind = entry.metric.partition("^")
             if scores := detected.boxes if kind == "bb" else detected.masks:
                 return RunFigure(getattr(scores.overall, DETECTION[score]), gone, precision=precision)

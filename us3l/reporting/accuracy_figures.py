@@ -15,7 +15,6 @@ from us3l.reporting.tables import round_count
 from us3l.run import Run
 from us3l.run.evaluations import METRICS, EvaluationRecord, WidthResult, evaluation_file
 from us3l.system.errors import UserError
-from us3l.width import mean_width
 
 LINEAR, KNN, FINETUNED = COLOURS[:3]
 
@@ -26,7 +25,7 @@ LINES: list[tuple[str, str, str, Quantity, Quantity]] = [
     ("fine-tuned", FINETUNED, "D", lambda result: result.finetuned, lambda _: None),
 ]
 PANELS: list[tuple[str, Quantity]] = [
-    ("width", lambda result: mean_width(result.width)),
+    ("width", lambda result: float(result.width)),
     ("MACs per image (log scale)", lambda result: result.macs),
     ("parameters (log scale)", lambda result: result.params),
 ]

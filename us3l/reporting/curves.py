@@ -14,7 +14,7 @@ import numpy as np
 
 from us3l.run.records import Gauges, Record, StepRecord
 from us3l.training.recipes import Recipe
-from us3l.width import Width, mean_width
+from us3l.width import Width
 
 POINTS = 120  # of a curve at most; more steps are averaged
 FEW = 5  # widths that get a curve each; more are put together by quarters
@@ -101,11 +101,11 @@ def grouped(widths: Iterable[Width]) -> dict[Width, str]:
         return {width: f"{width:g}x" for width in distinct}
     quarters: dict[int, list[Width]] = {}
     for width in distinct:
-        quarters.setdefault(math.ceil(4 * mean_width(width)), []).append(width)
+        quarters.setdefault(math.ceil(4 * float(width)), []).append(width)
     names = {
         q: f"{min(some):g}x to {max(some):g}x" if len(some) > 1 else f"{some[0]:g}x" for q, some in quarters.items()
     }
-    return {width: names[math.ceil(4 * mean_width(width))] for width in distinct}
+    return {width: names[math.ceil(4 * float(width))] for width in distinct}
 
 
 def thinned(points: Sequence[Point], count: int = POINTS) -> list[list[float]]:

@@ -15,7 +15,6 @@ from us3l.reporting.palette import INK
 from us3l.reporting.style import legend, line_style, log_ticks, new_figure, plain, save
 from us3l.reporting.tables import human
 from us3l.run.profiles import Latency, Profile
-from us3l.width import mean_width
 
 NAMES = {"torch": "PyTorch", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 
@@ -72,7 +71,7 @@ def profile_figure(profile: Profile, accuracies: Accuracies | None, path: Path, 
 
 
 def _panel(axes: Axes, profile: Profile, accuracies: Accuracies | None, rows: Sequence[Latency]) -> None:
-    worth = accuracies.percent if accuracies else {row.width: mean_width(row.width) for row in rows}
+    worth = accuracies.percent if accuracies else {row.width: float(row.width) for row in rows}
     rows = sorted((row for row in rows if row.width in worth), key=lambda row: row.width)
     for number, backend in enumerate(profile.backends()):
         own = [row for row in rows if row.backend == backend]

@@ -31,7 +31,7 @@ from us3l.system.files import checksum, read_bytes
 from us3l.system.progress import clock
 from us3l.training.recipes import Recipe
 from us3l.training.run_config import RunConfig, config_of
-from us3l.width import Subnet, Width, as_plain
+from us3l.width import Width
 
 
 def run_facts(
@@ -59,11 +59,11 @@ def run_facts(
     if net is not None:
         profile = newest_profile(run)
         costs = profile.costs if profile else all_costs(net, size)
-        costs = [row for row in costs if not isinstance(row.width, Subnet)]
+        costs = [row for row in costs if row.width.plain]
         widths = sorted(row.width for row in costs)
         figures = width_figures(costs, profile.latencies if profile else [], found, net.canonical)
         if (alone := config.recipe.network.individual) is not None:
-            widths = [alone]
+            widths = [Width(alone)]
     return {
         "name": name,
         "lead": lead(config, widths, run.finished),
@@ -210,7 +210,7 @@ def evaluations(run: Run, individual: float | None = None) -> tuple[list[Evaluat
             stale.append(str(error))
             continue
         if individual is not None:
-            record = replace(record, widths=[replace(row, width=individual) for row in record.widths])
+            record = replace(record, widths=[replace(row, width=Width(individual)) for row in record.widths])
         found.append(record)
     return found, stale
 
@@ -228,7 +228,7 @@ def evaluation_facts(one: EvaluationRecord) -> Facts:
         }
     names |= {name: (title, QUALITY_KINDS[name]) for name, title in QUALITIES.items()}
     rows = [
-        {name: getattr(result, name, None) for name in names} | {"width": as_plain(result.width)}
+        {name: getattr(result, name, None) for name in names} | {"width": result.width.as_plain()}
         for result in one.widths
     ]
     shown = [name for name in names if any(row[name] is not None for row in rows)]

@@ -12,7 +12,7 @@ from us3l.deploy.pick import BUDGETS
 from us3l.reporting.palette import COLOURS, INK
 from us3l.reporting.tables import human, round_count
 from us3l.run.searches import FoundNetwork, SearchRecord
-from us3l.width import Subnet, Width, as_plain
+from us3l.width import Width
 
 SHOWN = 12
 BARS = "▁▂▃▄▅▆▇█"
@@ -21,11 +21,11 @@ BARS = "▁▂▃▄▅▆▇█"
 def bars(width: Width, blocks: Sequence[int]) -> str:
     """A little bar for each block that a stage has, as high as its width; stages stand apart if they have several.
 
-    >>> bars(Subnet((0.25, 1.0)), (1, 1)), bars(Subnet((0.25, 1.0), (2, 1)), (2, 2)), bars(0.5, (2, 2))
+    >>> bars(Width((0.25, 1.0)), (1, 1)), bars(Width((0.25, 1.0), (2, 1)), (2, 2)), bars(Width(0.5), (2, 2))
     ('▂█', '▂▂ █', '▄▄ ▄▄')
     """
-    subnet = width if isinstance(width, Subnet) else Subnet((width,) * len(blocks))
-    stages = zip(subnet.widths, subnet.depths or blocks, strict=True)
+    widths = width.widths * len(blocks) if width.plain else width.widths
+    stages = zip(widths, width.depths or blocks, strict=True)
     return (" " if max(blocks) > 1 else "").join(BARS[max(0, round(8 * w) - 1)] * depth for w, depth in stages)
 
 
@@ -66,7 +66,7 @@ def search_facts(record: SearchRecord) -> dict[str, Any]:
     columns |= {"parameters": "count"} | ({"measured": "ms"} if timed(record) else {})
     rows = []
     for one in shown(record):
-        row = [as_plain(one.width), bars(one.width, blocks_of(record)), one.score, one.confirmed]
+        row = [one.width.as_plain(), bars(one.width, blocks_of(record)), one.score, one.confirmed]
         rows.append([*row, one.figures["macs"], one.figures["params"], *([one.measured_ms] if timed(record) else [])])
     return {
         "name": record.name,
@@ -85,7 +85,7 @@ def shown(record: SearchRecord) -> list[FoundNetwork]:
 
 def blocks_of(record: SearchRecord) -> tuple[int, ...]:
     """How many bars each stage has at most: its blocks, or one if none are left out anywhere."""
-    found = [one.width for one in record.networks if isinstance(one.width, Subnet)]
+    found = [one.width for one in record.networks if not one.width.plain]
     deep = [width.depths for width in found if width.depths]
     return tuple(map(max, zip(*deep, strict=True))) if deep else (1,) * max((len(w.widths) for w in found), default=1)
 

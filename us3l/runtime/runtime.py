@@ -24,7 +24,7 @@ from us3l.runtime.inputs import AnyImages, OnError, batches, listed
 from us3l.runtime.networks import Files, Networks, Shared, Task
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
-from us3l.width import AnyWidth, Width, given
+from us3l.width import AnyWidth, Width
 
 MEASURED = 9  # widths that are timed unless others are named
 TURNS = 5
@@ -189,7 +189,7 @@ class Runtime:
         if latency_ms is not None:
             together = min(len(some), size)
             width = self.width_within(latency_ms * together / len(some), together, task)
-        run = self.networks.run(self.networks.widths(task)[-1] if width is None else given(width), task)
+        run = self.networks.run(self.networks.widths(task)[-1] if width is None else Width(width), task)
         parts: list[tuple[np.ndarray, np.ndarray]] = [
             (run(batch.pixels) if len(batch.pixels) else np.zeros((0, 0), np.float32), batch.readable)
             for batch in batches(some, self.networks.preprocessing, size, on_error)

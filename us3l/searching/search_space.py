@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
-from us3l.width import Subnet, distinct_widths
+from us3l.width import Width, distinct_widths
 
 Genes = tuple[int, ...]
 """A sub-network as places in the lists of a `Space`: the width of each stage, then its depth."""
@@ -48,7 +48,7 @@ class Space:
             def signature(width: float) -> Hashable:
                 widths = [1.0] * stages
                 widths[stage] = width
-                return net.signature(Subnet(widths, blocks or None))
+                return net.signature(Width(widths, blocks or None))
 
             return evenly(distinct_widths(signature, net.min_width, 1.0, RESOLUTION), levels)
 
@@ -68,12 +68,12 @@ class Space:
     def smallest(self) -> Genes:
         return (0,) * len(self.choices)
 
-    def subnet(self, genes: Genes) -> Subnet:
+    def subnet(self, genes: Genes) -> Width:
         """The sub-network that genes mean."""
         stages = len(self.widths)
         widths = [choice[gene] for choice, gene in zip(self.widths, genes[:stages], strict=True)]
         depths = [choice[gene] for choice, gene in zip(self.depths, genes[stages:], strict=True)]
-        return Subnet(widths, depths or None)
+        return Width(widths, depths or None)
 
     def moved(self, genes: Genes, place: int, by: int) -> Genes | None:
         """The same with one gene higher or lower; None at the end of its list."""

@@ -28,7 +28,7 @@ from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
 from us3l.system.seeds import seeded
 from us3l.system.stopping import Interrupted, stop_requests
-from us3l.width import Width, encode
+from us3l.width import FULL, Width
 
 FINALISTS = 5
 TURNS = 10  # of each finalist that is timed
@@ -133,7 +133,7 @@ class KeptScores:
     asked_to_stop: Callable[[], bool]
 
     def __call__(self, width: Width) -> float:
-        name = encode(width)
+        name = str(width)
         if name not in self.log.scores:
             if self.asked_to_stop():
                 raise Interrupted(f"stopped: {len(self.log.scores)} scores are kept; the same search goes on with them")
@@ -151,7 +151,7 @@ def check_budgets(prices: Prices, space: Space) -> None:
                 f"no sub-network keeps a budget of {budget:g} ({BUDGETS[figure]}): "
                 f"the smallest, {smallest}, has {least:.4g}"
             )
-    if prices.budgets and prices.excess(1.0) <= 1:
+    if prices.budgets and prices.excess(FULL) <= 1:
         raise UserError("the full network keeps the budget: there is nothing to search")
 
 

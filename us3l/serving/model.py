@@ -26,7 +26,7 @@ from us3l.runtime.runtime import MEASURED, Runtime, spread
 from us3l.serving.settings import ServiceSettings
 from us3l.system.errors import UserError
 from us3l.system.files import checksum
-from us3l.width import Subnet, Width
+from us3l.width import Width
 
 TURNS = 3
 SHORT_MS = 2.0  # per image, which one thread computes
@@ -142,7 +142,7 @@ class ServedModel:
         found = wanted
         if isinstance(networks, Shared) and known[0] <= wanted <= known[-1]:
             found = networks.net.canonical(wanted)
-            if isinstance(found, Subnet) and task == "features" and self.runtime.space == "own":
+            if not found.plain and task == "features" and self.runtime.space == "own":
                 known = [*known, found] if networks.net.calibrated(found) else known
         if found in known:
             return found

@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, TypeGuard
 
 from us3l.system.errors import UserError
 from us3l.system.streams import one_line, printable
-from us3l.width import write_width
 
 LARGEST_TEXT = 2**26  # bytes of a file of settings or results
 LONGEST_LINE = 2**20
@@ -145,7 +144,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, default=write_width) + "\n")
+    write_text(path, json.dumps(value, indent=2, default=as_plain) + "\n")
+
+
+def as_plain(value: Any) -> Any:
+    """Return what a file holds for a value that says so itself, as a `Width` does: the `default` of `json.dumps`."""
+    try:
+        return value.as_plain()
+    except AttributeError:
+        raise TypeError(f"{type(value).__name__} is not a plain value") from None
 
 
 def check_regular(path: Path) -> Path:

@@ -46,7 +46,7 @@ from us3l.training.recipes import SOURCE
 from us3l.training.run_config import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer, new_network, new_teacher
 from us3l.training.trouble import explained, going_on, last_good, not_finite
-from us3l.width import Width, mean_width
+from us3l.width import Width
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
 MONITORINGS = 10  # looks at the gauges in a run
@@ -301,7 +301,7 @@ def step_cost(widths: list[Width], sub_share: float = 1.0) -> float:
         sub_share: The share of the base's pixels that sub-networks see.
     """
     base, *subs = widths
-    return 1 + 3 * (mean_width(base) ** 2 + sub_share * sum(mean_width(width) ** 2 for width in subs))
+    return 1 + 3 * (float(base) ** 2 + sub_share * sum(float(width) ** 2 for width in subs))
 
 
 def start_of(trainer: Trainer) -> Start:

@@ -10,7 +10,7 @@ from us3l.system.errors import UserError
 from us3l.system.progress import Progress, Told, progress_of
 from us3l.verbs.arguments import AnyRun, borrowed, check_names, run_of
 from us3l.verbs.pretraining import with_weights
-from us3l.width import AnyWidth, given
+from us3l.width import AnyWidth, Width
 
 if TYPE_CHECKING:
     from us3l.collection.embedding import Embedded
@@ -51,7 +51,7 @@ def embed(
 
     check_names(embed_images, settings)
     told = progress_of(progress)
-    chosen = None if width is None else given(width)
+    chosen = None if width is None else Width(width)
     with borrowed(run) as place:
         model = with_weights(place, weights, told).folder
         return embed_images(
@@ -152,7 +152,7 @@ def predict(
     predicted = predict_images(
         with_weights(run_of(run), weights, told).folder,
         data,
-        None if width is None else given(width),
+        None if width is None else Width(width),
         threshold=threshold,
         out=None if out is None else Path(out),
         overwrite=overwrite,
