@@ -92,7 +92,7 @@ class Profile:
                 "accuracy": (percent or {}).get(costs.width),
             }
             timed = [asdict(latency) for latency in self.latencies if latency.width == costs.width]
-            table += [known | latency | {"width": width} for latency in timed or [{}]]
+            table += [known | latency | {"width": known["width"]} for latency in timed or [{}]]
         return table
 
 
