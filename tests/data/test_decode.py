@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from functools import partial
-from io import BytesIO
+from io import BytesIO, StringIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+import torch
+from PIL import Image, ImageOps
+from rich.console import Console
 
 from us3l.data import decode as decoding
-from us3l.data.decode import Damaged, decode, measure, plain_shape
+from us3l.data.decode import Damaged, Deep, decode, measure, plain_shape
+from us3l.data.images import Step
+from us3l.data.sources import find, load
+from us3l.data.view_settings import Views
+from us3l.system.progress import Screen
 
 
 def photo(
@@ -186,3 +195,104 @@ def test_limits_hold_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     for attempt in (measure, decode):
         with pytest.raises(Damaged, match="bytes are more than an image may have"):
             attempt(content)
+
+
+def tiff(values: np.ndarray, signed: bool = False, white_is_zero: bool = False, turned: int = 1) -> bytes:
+    """A plain TIFF of one channel, written by hand: Pillow does not write all kinds that cameras do."""
+    content = np.ascontiguousarray(values).tobytes()
+    height, width = values.shape
+    tags = {256: width, 257: height, 258: 8 * values.itemsize, 259: 1, 262: 0 if white_is_zero else 1, 273: 8}
+    tags |= {274: turned, 277: 1, 278: height, 279: len(content), 339: 2 if signed else 1}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    start = struct.pack("<4sI", b"II*\0", 8 + len(content))
+    return start + content + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+RAMP = np.linspace(0, 1, 48 * 64).reshape(48, 64)
+
+
+@pytest.mark.parametrize("turned", [1, 3, 5, 6, 7, 8])
+def test_turned_tiffs_have_the_shape_of_their_pixels(turned: int, tmp_path: Path) -> None:
+    """Of a file as of its bytes: Pillow maps plain TIFFs into memory by the sides that it has swapped before."""
+    content = tiff((255 * RAMP).astype(np.uint8), turned=turned)
+    (tmp_path / "turned.tif").write_bytes(content)
+    expected = ImageOps.exif_transpose(Image.open(BytesIO(content)))
+    assert expected.size == ((64, 48) if turned in (1, 3) else (48, 64))
+    for encoded in (content, tmp_path / "turned.tif"):
+        assert measure(encoded) == decode(encoded).shape[:2] == expected.size[::-1]
+        assert np.array_equal(decode(encoded)[..., 0], np.asarray(expected))
+
+
+def test_crops_of_turned_tiffs_are_not_squeezed(tmp_path: Path) -> None:
+    """Circles stay circles, but for the proportions of the crop."""
+    rows, columns = np.mgrid[:60, :120]
+    circle = (255 * ((rows - 30) ** 2 + (columns - 60) ** 2 < 20**2)).astype(np.uint8)
+    (tmp_path / "turned.tif").write_bytes(tiff(circle, turned=6))
+    views = Views(size=60, crop_scale=(1.0, 1.0), flip=0, jitter=0, grey=0)
+    steps = [Step(0, 0, torch.zeros(1, dtype=torch.long))]
+    (batch,) = find(tmp_path, "all").views(views, steps, 0, mean=(0, 0, 0), std=(1, 1, 1), workers=0)
+    across, down = ((batch.views[0][0, 0] > 0.5).any(dim=side).sum() for side in (0, 1))
+    assert 0.7 < down / across < 1.4  # a crop's own proportions are within 3:4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("<u2", 8), ("<u2", 10), ("<u2", 12), ("<u2", 14), ("<u2", 16), ("<i4", 8), ("<u4", 12)]
+)
+def test_integers_are_scaled_by_the_range_of_their_data_set(dtype: str, bits: int, tmp_path: Path) -> None:
+    white = 2**bits - 1
+    for number, share in enumerate((1.0, 0.5, 0.01)):
+        values = (share * white * RAMP).round().astype(dtype)
+        (tmp_path / f"{number}.tif").write_bytes(tiff(values, signed=dtype == "<i4"))
+    said = StringIO()
+    images = load(tmp_path, "all", 64, progress=Screen(Console(file=said)))
+    brightest = images.images.flatten(1).amax(dim=1).tolist()
+    assert 250 <= brightest[0] <= 255
+    assert abs(brightest[1] - 127) <= 2
+    assert brightest[2] <= 3
+    assert f"read as {bits} bits: white is {white:,}" in said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (tiff((4095 * RAMP).astype("<u2")), "values up to 4,095, whose range is unknown"),
+        (tiff((2e9 * RAMP).astype("<i4"), signed=True), "values up to 2,000,000,000, whose range is unknown"),
+        (tiff((4e9 * RAMP).astype("<u4")), "whose range is unknown"),
+        (tiff((60_000 * RAMP - 30_000).astype("<i2"), signed=True), "signed integers"),
+    ],
+)
+def test_integers_of_unknown_range_are_refused(content: bytes, said: str) -> None:
+    with pytest.raises(Damaged, match=said):
+        decode(content)
+
+
+def test_an_image_brighter_than_its_data_set_is_refused() -> None:
+    content = tiff((5000 * RAMP).astype("<u2"))
+    assert decode(Deep(content, 16383)).max() == round(255 * 5000 / 16383)
+    with pytest.raises(Damaged, match="a value of 5,000 where white is 4,095"):
+        decode(Deep(content, 4095))
+
+
+def test_white_may_be_zero() -> None:
+    dark = decode(tiff((65535 * RAMP).astype("<u2"), white_is_zero=True))[..., 0]
+    assert (dark[0, 0], dark[-1, -1]) == (255, 0)
+
+
+def test_dark_colours_of_sixteen_bits_are_refused() -> None:
+    """Pillow reads the upper 8 bits alone: of 12-bit colours there are 4 left."""
+
+    def png(white: int) -> bytes:
+        rows = np.zeros((8, 1 + 6 * 8), np.uint8)
+        rows[:, 1:] = np.frombuffer(np.full((8, 24), white, ">u2").tobytes(), np.uint8).reshape(8, -1)
+        header = struct.pack(">IIBBBBB", 8, 8, 16, 2, 0, 0, 0)
+        chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")]
+        parts = (
+            struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+            for name, body in chunks
+        )
+        return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+    assert decode(png(65535)).min() == 255
+    assert decode(png(0)).max() == 0
+    with pytest.raises(Damaged, match="range is unknown"):
+        decode(png(4095))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from us3l.data.decode import Encoded
+from us3l.data.decode import Deep, Encoded
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -78,11 +79,17 @@ class Catalogue:
     """The encoded bytes of images, as far as they are known without reading them."""
     left_out: str = ""
     """What to say of files in the source that are not images of a kind that is read."""
+    unreadable: Sequence[str] = ()
+    """Folders and links in which there may be more images, each with the reason why they cannot be read."""
     numbered: bool = False
     """Whether images have numbers only, no names of their own."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def with_white(self, white: int) -> Catalogue:
+        """The same images, integers of more than 8 bits in which this is the value of white."""
+        return replace(self, read=_DeepImages(self, white).read)
 
     def subset(self, chosen: np.ndarray) -> Catalogue:
         """The images at these rising indices, as a pool of their own."""
@@ -109,6 +116,18 @@ class _Some:
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         assert self.whole.sizes is not None
         return self.whole.sizes(self.chosen[indices])
+
+
+@dataclass(frozen=True)
+class _DeepImages:
+    """The images of a catalogue, with the value of white."""
+
+    whole: Catalogue
+    white: int
+
+    def read(self, indices: np.ndarray) -> Iterator[Encoded]:
+        for encoded in self.whole.read(indices):
+            yield Deep(encoded, self.white) if isinstance(encoded, Path | bytes) else encoded
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from stat import S_ISREG
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 from simplejpeg import decode_jpeg
 
 
@@ -29,9 +31,18 @@ class Reduced:
     width: int
 
 
-Encoded = Path | bytes | np.ndarray | Image.Image | Reduced | Damaged | None
-"""An image file, its bytes, pixels that need no decoding, an image that Pillow opened, one that was decoded before, why
-that could not be done, or None where there should have been one.
+@dataclass(frozen=True)
+class Deep:
+    """An image of a set whose pixels are integers of more than 8 bits."""
+
+    encoded: Path | bytes
+    white: int
+    """The value of white in all images of the set."""
+
+
+Encoded = Path | bytes | np.ndarray | Image.Image | Reduced | Deep | Damaged | None
+"""An image file, its bytes, pixels that need no decoding, an image that Pillow opened, one that was decoded before, one
+with a range of its own, why that could not be done, or None where there should have been one.
 
 Pixels are H x W x 3, uint8; or H x W, float32: grey ones from 0 to 255.
 """
@@ -55,6 +66,10 @@ REDUCED_FROM = 4  # times the size that is wanted: from there on JPEGs are decod
 REDUCED = ("JPEG", "MPO")  # formats that can be decoded at a fraction of their size
 TURNED_BY = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}  # where Pillow looks for the orientation
 SIDEWAYS = (5, 6, 7, 8)  # orientations of a camera that was turned by a quarter
+TIFF_WIDTH, TIFF_HEIGHT, TIFF_BITS, TIFF_PHOTOMETRIC, TIFF_SAMPLES = 256, 257, 258, 262, 339  # numbers of tags
+WHITE_IS_ZERO, SIGNED = 0, 2  # values of the last two
+WHITES = tuple(2**bits - 1 for bits in (8, 10, 12, 14, 16))
+"""Of pixels in 16 or 32 bits, by the bits that cameras have."""
 
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what counts is whether an image can be decoded
 
@@ -62,7 +77,9 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # what counts is whether an 
 def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | None = None) -> np.ndarray:
     """Upright RGB pixels, H x W x 3 uint8.
 
-    Transparent images are laid on white, 16-bit ones scaled to 8 bits; of an animation the first frame is taken.
+    Transparent images are laid on white; of an animation the first frame is taken. Integers of more than 8 bits are
+    scaled by the value of white that the file declares, or that was measured on its data set; of an image by itself
+    they must reach into the top quarter of 16 bits.
 
     Args:
         encoded: The image.
@@ -73,8 +90,11 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
     Raises:
         Damaged: It cannot be used.
     """
+    white = None
     if isinstance(encoded, Reduced):
         encoded = encoded.pixels
+    elif isinstance(encoded, Deep):
+        encoded, white = encoded.encoded, encoded.white
     if isinstance(encoded, Damaged):
         raise encoded
     if encoded is None:
@@ -86,8 +106,10 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
         return pixels if pixels.ndim == 3 else np.repeat(pixels.round().astype(np.uint8)[..., None], 3, axis=2)
     if isinstance(encoded, Image.Image):
         with as_damaged:
-            upright = rgb(ImageOps.exif_transpose(encoded))
+            upright = _upright(encoded, white)
             return np.asarray(upright if size is None else _square(upright, size))
+    if isinstance(encoded, Path):
+        encoded = _read_file(encoded)
     fast = by == 1
     if fast and (shape := plain_shape(encoded)):
         with as_damaged:
@@ -110,7 +132,7 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
         elif by > 1:
             image.draft(None, (image.width // by, image.height // by))
         _check_pixels(*image.size)
-        upright = rgb(image if _orientation(image) == 1 else ImageOps.exif_transpose(image))
+        upright = _upright(image, white)
         return np.asarray(upright if size is None else _square(upright, size))
 
 
@@ -122,6 +144,8 @@ def measure(encoded: Encoded) -> tuple[int, int]:
     """
     if isinstance(encoded, Reduced):
         return encoded.height, encoded.width
+    if isinstance(encoded, Deep):
+        encoded = encoded.encoded
     if isinstance(encoded, Damaged):
         raise encoded
     if encoded is None:
@@ -141,7 +165,25 @@ def measure(encoded: Encoded) -> tuple[int, int]:
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
     width, height = image.size
-    return (width, height) if _orientation(image) in SIDEWAYS else (height, width)
+    sideways = _orientation(image) in SIDEWAYS
+    if sideways and isinstance(image, TiffImageFile):  # of which Pillow may have swapped the sides already
+        sideways = image.size == (image.tag_v2[TIFF_WIDTH], image.tag_v2[TIFF_HEIGHT])
+    return (width, height) if sideways else (height, width)
+
+
+def brightest(encoded: Encoded) -> int | None:
+    """The largest value of an image of integers of more than 8 bits that does not declare its range; else None.
+
+    Raises:
+        Damaged: It cannot be used.
+    """
+    if not isinstance(encoded, Path | bytes) or plain_shape(encoded):
+        return None
+    with as_damaged, _open(_read_file(encoded) if isinstance(encoded, Path) else encoded) as image:
+        if not image.mode.startswith("I") or _declared_white(image) is not None:
+            return None
+        _check_pixels(*image.size)
+        return int(np.asarray(image).max())
 
 
 def fetch(encoded: Encoded) -> Encoded:
@@ -150,11 +192,15 @@ def fetch(encoded: Encoded) -> Encoded:
     Raises:
         Damaged: It cannot be read.
     """
-    if not isinstance(encoded, Path):
-        return encoded
+    if isinstance(encoded, Deep) and isinstance(encoded.encoded, Path):
+        return Deep(_read_file(encoded.encoded), encoded.white)
+    return _read_file(encoded) if isinstance(encoded, Path) else encoded
+
+
+def _read_file(path: Path) -> bytes:
     with as_damaged:
-        _check_file(os.stat(encoded))
-        return encoded.read_bytes()
+        _check_file(os.stat(path))
+        return path.read_bytes()
 
 
 def _open(encoded: Path | bytes) -> Image.Image:
@@ -246,6 +292,8 @@ def weight(encoded: Encoded) -> int:
     """The bytes of memory that an image takes before it is decoded, about."""
     if isinstance(encoded, Image.Image):
         return 4 * encoded.width * encoded.height
+    if isinstance(encoded, Deep):
+        return weight(encoded.encoded)
     if isinstance(encoded, np.ndarray | Reduced):
         return encoded.nbytes if isinstance(encoded, np.ndarray) else encoded.pixels.nbytes
     return len(encoded) if isinstance(encoded, bytes) else 0
@@ -253,15 +301,16 @@ def weight(encoded: Encoded) -> int:
 
 def content(encoded: Encoded) -> bytes:
     """The bytes of an image as it is kept; none of one that cannot be read."""
+    if isinstance(encoded, Deep):
+        return content(encoded.encoded)
     if isinstance(encoded, Reduced | Damaged):
         return content(encoded.pixels) if isinstance(encoded, Reduced) else b""
     if isinstance(encoded, np.ndarray | Image.Image):
         return encoded.tobytes()
     if isinstance(encoded, Path):
         try:
-            _check_file(os.stat(encoded))
-            return encoded.read_bytes()
-        except (OSError, Damaged):
+            return _read_file(encoded)
+        except Damaged:
             return b""
     return encoded or b""
 
@@ -327,15 +376,46 @@ def _check_scans(jpeg: bytes, width: int, height: int) -> None:
             raise Damaged(f"a JPEG of {width}x{height} pixels in {scans} scans or more")
 
 
-def rgb(image: Image.Image) -> Image.Image:
-    """An image of any mode as RGB."""
+def _upright(image: Image.Image, white: int | None) -> Image.Image:
+    """An image of any mode as RGB, turned upright."""
     if image.mode == "F":
         raise Damaged("floating-point pixels, whose range is unknown")
-    if image.mode.startswith("I"):  # Pillow would clip 16-bit values at 255
-        return Image.fromarray(((np.asarray(image, np.int32).clip(0, 65535) + 128) // 257).astype(np.uint8)).convert(
-            "RGB"
-        )
-    if "A" in image.getbands() or "transparency" in image.info:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
+    deep, deep_colours = image.mode.startswith("I"), ";16" in str(getattr(image, "tile", ""))
+    declared = _declared_white(image) if deep else None
+    inverted = deep and isinstance(image, TiffImageFile) and image.tag_v2.get(TIFF_PHOTOMETRIC) == WHITE_IS_ZERO
+    upright = image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
+    if deep:
+        pixels = _eight_bits(np.asarray(upright), declared or white)
+        return Image.fromarray(255 - pixels if inverted else pixels).convert("RGB")
+    if "A" in upright.getbands() or "transparency" in upright.info:
+        upright = upright.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright).convert("RGB")
+    upright = upright if upright.mode == "RGB" else upright.convert("RGB")
+    if deep_colours and 0 < max(high for _, high in upright.getextrema()) < 64:  # Pillow keeps the upper 8 of 16 bits
+        raise Damaged("colours of 16 bits whose upper quarter is empty, so that their range is unknown; make them 8")
+    return upright
+
+
+def _declared_white(image: Image.Image) -> int | None:
+    """The value of white that a file of integers declares: by TIFF's number of bits, or a PGM's largest value."""
+    if isinstance(image, TiffImageFile):
+        (bits, *_) = image.tag_v2.get(TIFF_BITS, (1,))
+        if bits == 16 and SIGNED in image.tag_v2.get(TIFF_SAMPLES, ()):
+            raise Damaged("signed integers, whose range is unknown; convert it to 8 bits")
+        return 2**bits - 1 if bits < 16 else None
+    scaled = image.format == "PPM" and isinstance(image, ImageFile) and image.tile and image.tile[0][0] == "ppm"
+    return WHITES[-1] if scaled else None  # Pillow has scaled them to that
+
+
+def _eight_bits(values: np.ndarray, white: int | None) -> np.ndarray:
+    """Integers from 0 to white as bytes."""
+    low, high = int(values.min()), int(values.max())
+    if low < 0:
+        raise Damaged(f"values from {low:,} to {high:,}, whose range is unknown; convert it to 8 bits")
+    if white is None:
+        white = WHITES[-1]
+        if high > white or 0 < high <= WHITES[-2]:
+            raise Damaged(f"values up to {high:,}, whose range is unknown; convert it to 8 bits")
+    if high > white:
+        raise Damaged(f"a value of {high:,} where white is {white:,}")
+    return ((values.astype(np.int64) * 255 + white // 2) // white).astype(np.uint8)

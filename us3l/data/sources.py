@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ from us3l.data.in_memory import Counter, decode_all
 from us3l.data.parquet import open_parquet
 from us3l.data.shards import open_shards
 from us3l.data.splits import Split as Split
-from us3l.data.splits import choose
+from us3l.data.splits import choose, is_split_name
 from us3l.data.streamed import ImageFiles as ImageFiles
+from us3l.data.streamed import measure_white
 from us3l.data.view_settings import Views
 from us3l.system.errors import UserError, alike, did_you_mean
 from us3l.system.files import expanded
 from us3l.system.progress import SILENT, Progress
+from us3l.system.streams import printable
 
 Data = str | Path | Tensor | Sequence[str | Path] | Dataset | ImageSet | ImageFiles
 """What a person calls images: a known name, a path (see docs/data.md), pixels (uint8, N x 3 x H x W), a list of image
@@ -52,6 +54,7 @@ def open_images(
     stream: bool = False,
     memory: int | None = None,
     exact: bool = False,
+    labelled: bool = False,
     progress: Progress = SILENT,
 ) -> ImageSet | ImageFiles:
     """Images in memory, or read as they are needed.
@@ -74,6 +77,7 @@ def open_images(
         stream: Read the images as they are needed, however few they are.
         memory: Also read them as needed if they take more bytes than this.
         exact: Resize images in memory as `us3l.data.decode.decode` does, to the bit, which is slower.
+        labelled: Leave out the images without a label, if others have one.
         progress: Told what is worth saying, and how far it is.
 
     Returns:
@@ -82,6 +86,8 @@ def open_images(
     if isinstance(data, ImageSet):
         return _part(data, split, limit)
     files = find(data, split, limit, root, progress)
+    if labelled:
+        files = _labelled(files, progress)
     if stream or (memory is not None and size is not None and files.nbytes(size) > memory):
         progress.say(f"{files.name}: {len(files):,} images, read as they are needed")
         return files
@@ -175,8 +181,15 @@ def find(
     """
     files = _files(data, split, limit, root, progress)
     name, source = files.name, files.source
+    if source.sizes is not None and (measured := measure_white(source)):
+        largest, white = measured
+        files = replace(files, source=source.with_white(white))
+        progress.say(
+            f"{name}: integers of up to {largest:,} in a sample, read as {white.bit_length()} bits: white is {white:,}"
+        )
     if source.left_out:
         progress.say(f"{name}: left out {source.left_out}", style="yellow")
+    tell_skipped(progress, f"folders and links of {name}", source.unreadable)
     if split == "pretrain" and source.in_test is None and len(files) < len(source) and limit is None:
         progress.say(
             f"{name}: {len(source) - len(files):,} of {len(source):,} images, a fifth of each class, are held out "
@@ -185,6 +198,16 @@ def find(
     if split == "learn":
         progress.say(f"{name}: a tenth of each class of the training images is held out as validation images")
     return files
+
+
+def _labelled(files: ImageFiles, progress: Progress) -> ImageFiles:
+    """The images that have a label, if any has; the number of the others is said."""
+    has_label = files.source.labels[files.chosen] >= 0
+    if has_label.all() or not has_label.any():
+        return files
+    missing = len(files) - int(has_label.sum())
+    progress.say(f"{files.name}: left out {missing:,} of {len(files):,} images, which have no label", style="yellow")
+    return replace(files, chosen=files.chosen[has_label])
 
 
 def peek(data: Data, limit: int | None = None, progress: Progress = SILENT) -> ImageSet | ImageFiles:
@@ -222,7 +245,7 @@ def _open(data: object, root: str | Path | None, progress: Progress) -> tuple[st
             return str(data), open_named(str(data), root)
         path = _existing_path(data)
         with progress.counting(f"looking through the shards of {data}") as counting:
-            return path.resolve().name, _open_path(path, counting.so_far)
+            return _name(path), _open_path(path, counting.so_far)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         with progress.counting("looking up labels") as counting:
             return type(data).__name__, _of_dataset(data, counting.so_far)
@@ -230,6 +253,17 @@ def _open(data: object, root: str | Path | None, progress: Progress) -> tuple[st
         f"{type(data).__name__} cannot be read as images; give a name, a path, pixels (uint8, N x 3 x H x W), a list "
         "of image files, or a torch data set with a length"
     )
+
+
+def _name(path: Path) -> str:
+    """What to call the images at a path; a folder named after a split says too little: pets/train.
+
+    >>> _name(Path("/photos/pets/train")), _name(Path("/photos/pets"))
+    ('pets/train', 'pets')
+    """
+    resolved = path.resolve()
+    name = f"{resolved.parent.name}/{resolved.name}" if is_split_name(resolved.name) else resolved.name
+    return printable(name)
 
 
 def _decoded(files: ImageFiles, size: int | None, progress: Progress, exact: bool = False) -> ImageSet:

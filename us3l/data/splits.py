@@ -26,6 +26,11 @@ def split_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return train, [name for name in names if kinds.get(name) == kind]
 
 
+def is_split_name(name: str) -> bool:
+    """Whether a folder of this name holds a part of a data set, and says nothing of which."""
+    return bool(TRAIN.fullmatch(name) or TEST.fullmatch(name))
+
+
 def choose(labels: np.ndarray, in_test: np.ndarray | None, split: Split, limit: int | None) -> np.ndarray:
     """Rising indices of the images of a split, no more than `limit`."""
     if limit is not None and limit < 1:

@@ -27,7 +27,7 @@ from torch import Tensor
 from us3l.data.augment import DRAWN, apply_to_crops, drawn, normalise
 from us3l.data.catalogue import Blocks, Catalogue
 from us3l.data.crops import Item, RandomCrops, Read, Reader, Squares, unreadable
-from us3l.data.decode import Damaged, content, measure
+from us3l.data.decode import WHITES, Damaged, brightest, content, measure
 from us3l.data.images import Batch, Channels, ImageSet, Step, checksum, share
 from us3l.data.in_memory import decode_all
 from us3l.data.loader import default_workers, read_ahead
@@ -37,6 +37,7 @@ from us3l.data.view_settings import MEAN, STD, Views
 WITNESSES = 16  # images whose bytes are part of a fingerprint
 MOST_SIZES = 2**16  # images whose size is
 PLACES, LOOKED_AT = 8, 32  # where some images are measured, and how many at each
+DEEP_LOOKED_AT = 4  # the same of images whose range of values is measured
 WINDOW_IMAGES = 2**14
 WINDOW_BYTES = 2**27  # half of what a reader keeps, which is a little larger than its file says
 
@@ -77,14 +78,11 @@ class ImageFiles:
 
         They lie together in a few places, so that little has to be read.
         """
-        count = len(self)
-        starts = np.linspace(0, max(0, count - LOOKED_AT), PLACES).astype(int)
-        places = np.unique(np.concatenate([np.arange(start, min(start + LOOKED_AT, count)) for start in starts]))
-        found = []
-        for encoded in self.source.read(self.chosen[places]):
+        shapes = []
+        for encoded in self.source.read(self.chosen[scattered(len(self), LOOKED_AT)]):
             with suppress(Damaged):
-                found.append(measure(encoded))
-        return found
+                shapes.append(measure(encoded))
+        return shapes
 
     def subset(self, indices: Tensor) -> Self:
         """The images at these rising indices."""
@@ -166,6 +164,27 @@ class ImageFiles:
         some = self.chosen[np.linspace(0, len(self) - 1, min(MOST_SIZES, len(self))).astype(int)]
         sizes = checksum(self.source.sizes(some) if self.source.sizes else None)
         return [len(self), names, sizes, contents, checksum(self.source.labels[self.chosen])]
+
+
+def scattered(count: int, together: int) -> np.ndarray:
+    """Rising places of a fixed sample of `count` images: some `together` at each of a few places."""
+    starts = np.linspace(0, max(0, count - together), PLACES).astype(int)
+    return np.unique(np.concatenate([np.arange(start, min(start + together, count)) for start in starts]))
+
+
+def measure_white(source: Catalogue) -> tuple[int, int] | None:
+    """The largest value of a sample of images of integers in more than 8 bits, and the value of white that it tells.
+
+    None for all other images: if the first of a source is none of integers, no other is looked at.
+    """
+    values = []
+    for places in (np.array([0]), scattered(len(source), DEEP_LOOKED_AT)):
+        for encoded in source.read(places):
+            with suppress(Damaged):
+                values.append(brightest(encoded) or 0)
+        if not any(values):
+            return None
+    return next(((max(values), white) for white in WHITES if max(values) <= white), None)
 
 
 def _batches(

@@ -95,6 +95,7 @@ def evaluate(
         config = config_of(kept.origin)
         data, train_images = config.source, train_images or config.recipe.images
     where: dict[str, Any] = {"root": data_root, "stream": stream, "memory": int(memory_gib * 2**30), "progress": told}
+    where["labelled"] = True
     side = Preprocessing.of(net).resize
     if split == "validation":
         if test_data is not None:
