@@ -12,8 +12,7 @@ import psutil
 import torch
 from PIL import features
 
-from us3l.data.loader import usable_cores
-from us3l.system.devices import processor_name
+from us3l.system.devices import processor_name, usable_cores
 
 NEEDED = ("torch", "torchvision", "lightning-fabric", "numpy", "pillow", "pyarrow", "safetensors")
 EXTRAS = {

@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from us3l.system.allocation import keep_freed_memory
+from us3l.system.devices import usable_cores
 from us3l.system.errors import UserError
 from us3l.system.streams import one_line
 
@@ -172,11 +173,6 @@ def default_workers() -> int:
     if not text.isdecimal():
         raise UserError(f"{WORKERS_VARIABLE} must be a number of processes, 0 for none, not {text!r}")
     return int(text)
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _local_processes() -> int:
