@@ -19,7 +19,7 @@ EXTRAS = {
     "deploy": ("nncf", "onnx", "onnxruntime", "onnxscript", "openvino"),
     "executorch": ("executorch",),
     "detect": ("pycocotools",),
-    "serve": ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
+    "serve": ("h11", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
     "lars": ("timm",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
