@@ -14,7 +14,7 @@ HOOKS = runpy.run_path(str(DOCS / "mkdocs_hooks.py"))
 
 def test_the_site_leads_to_every_page() -> None:
     settings = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text())
-    pages = {path.name for path in DOCS.glob("*.md")} | set(HOOKS["PAGES"].values())
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} | set(HOOKS["PAGES"].values())
     assert sorted(leaves(settings["nav"])) == sorted(pages), "bring nav in mkdocs.yml up to date"
 
 
