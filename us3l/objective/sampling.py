@@ -54,9 +54,9 @@ def sample_widths(
     if objective.mixed:
         # The narrowest comes last: it has all blocks, so that all weights have gradients when processes exchange them.
         some = [mixed(objective, lowest, draw, random, stages, blocks) for draw in draws[: objective.samples - 2]]
-        return [FULL, *(sorted(some, reverse=True) if objective.wider_teaches else some), Width(lowest)]
+        return [FULL, *some, Width(lowest)]
     widths = [FULL, Width(lowest), *draws][: objective.samples] if objective.sandwich else draws
-    if objective.wider_teaches or not objective.sandwich:
+    if not objective.sandwich:
         widths.sort(reverse=True)
     return widths
 
@@ -90,8 +90,6 @@ def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -
         return min_width
     done, begin = Fraction(step, steps), alone(objective)
     end = begin + (1 - begin) * Fraction(LEVELS - 1, LEVELS)  # equal periods for all levels
-    if objective.lowest_from is not None:
-        end = share(objective.lowest_from)
     if done < begin:
         return 1.0
     if done >= end:

@@ -22,21 +22,6 @@ from us3l.system.streams import one_line, printable
 from us3l.training.monitor import WidthGauges
 from us3l.width import Width
 
-LOSSES = {
-    "infonce": "InfoNCE",
-    "nt-xent": "NT-Xent",
-    "moco": "MoCo",
-    "mocov3": "MoCo v3",
-    "mse": "negative cosine",
-    "cross-entropy": "cross-entropy",
-    "soft": "soft cross-entropy",
-    "seed": "SEED",
-    "seed-mse": "negative cosine to the teacher",
-    "relations": "similarities",
-    "teacher_features": "negative cosine to the teacher's features",
-    "teacher_relations": "similarities of the teacher",
-}
-"""Names of losses for people; their values cannot be compared with each other."""
 MUCH_WAITING = 0.1
 """Share of the time that is spent on waiting for images from which on it is said."""
 FIRST_STEPS = 10
@@ -48,14 +33,20 @@ SPREAD = "spread of the embeddings: about 1 is healthy, near 0 is collapsed (see
 def losses_line(objective: Objective, widths: Sequence[Width], losses: Sequence[float]) -> str:
     """The losses of a step by their names: that of the full network, and those of the sub-networks.
 
+    Values of losses of different names cannot be compared with each other.
+
     >>> losses_line(Objective(), [1.0, 0.25, 0.5], [4.2, -0.91, -0.875])
     'loss: full network 4.200 (InfoNCE); sub-networks 0.25x -0.910, 0.5x -0.875 (negative cosine)'
     """
-    full = f"loss: full network {losses[0]:.3f} ({' + '.join(LOSSES[loss] for loss in objective.base_losses)})"
+    base, sub = (
+        " + ".join(objective.loss(part).title for part in shares)
+        for shares in (objective.base_shares, objective.sub_shares)
+    )
+    full = f"loss: full network {losses[0]:.3f} ({base})"
     if len(losses) == 1:
         return full
     others = ", ".join(f"{width:g}x {loss:.3f}" for width, loss in zip(widths[1:], losses[1:], strict=True))
-    return f"{full}; sub-networks {others} ({' + '.join(LOSSES[loss] for loss in objective.sub_losses)})"
+    return f"{full}; sub-networks {others} ({sub})"
 
 
 class Display:

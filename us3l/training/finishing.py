@@ -130,7 +130,7 @@ def check_product(recipe: Recipe, product: str) -> None:
     if product == "student":
         return
     objective = recipe.objective
-    if not (objective.momentum_base or objective.momentum_sub):
+    if not objective.has_momentum_teacher:
         raise UserError("this run has no momentum teacher (`momentum_base` or `momentum_sub`), and so no weights of it")
     if recipe.network.switchable:
         raise UserError("the teacher has the batch norms of the full network only: leave out `switchable` or `product`")

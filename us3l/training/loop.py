@@ -92,9 +92,7 @@ def pretrain(
         trainer = Trainer(config.recipe, data(), fabric, machine, run.family, source, expert)
         monitor = Monitor(trainer) if fabric.is_global_zero else None
         progress = progress if monitor else SILENT
-        size = config.recipe.views.size
-        sub_share = ((config.recipe.objective.sub_size or size) / size) ** 2
-        costs = [step_cost(trainer.widths(step), sub_share) for step in range(trainer.steps)]
+        costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
         with begun(config, run, trainer, monitor, fabric.broadcast(resume and run.started), progress):
             if monitor:
                 append_start(run, start_of(trainer))
@@ -277,10 +275,10 @@ def check_settings(config: RunConfig) -> None:
     check_loggers(config.machine.loggers)
     recipe = config.recipe
     objective, teacher = recipe.objective, recipe.settled().teacher
-    if teacher is None and (objective.taught or objective.frozen_teacher):
-        losses = ", ".join(objective.taught or [objective.base_loss])
+    if teacher is None and objective.needs_pretrained_teacher:
+        losses = ", ".join(objective.teacher_shares or [objective.base_loss])
         raise UserError(f"{losses}: a pretrained network is to be imitated, say which: `teacher=WHAT`, or `init=WHAT`")
-    if teacher is not None and not (objective.taught or objective.frozen_teacher):
+    if teacher is not None and not objective.needs_pretrained_teacher:
         raise UserError(
             f"base_loss={objective.base_loss!r} has no use for `teacher={teacher!r}`: leave it out, or choose a method "
             "that imitates it, such as `method='imitate'` or 'seed'"
@@ -293,15 +291,9 @@ def check_settings(config: RunConfig) -> None:
         raise UserError(f"a batch of {recipe.batch_size} is too small for {count} devices")
 
 
-def step_cost(widths: list[Width], sub_share: float = 1.0) -> float:
-    """The relative cost of a step: forward and backward of each network, and the teacher's forward.
-
-    Args:
-        widths: Of the networks, the base first.
-        sub_share: The share of the base's pixels that sub-networks see.
-    """
-    base, *subs = widths
-    return 1 + 3 * (float(base) ** 2 + sub_share * sum(float(width) ** 2 for width in subs))
+def step_cost(widths: list[Width]) -> float:
+    """The relative cost of a step: forward and backward of the network of each width, and the teacher's forward."""
+    return 1 + 3 * sum(float(width) ** 2 for width in widths)
 
 
 def start_of(trainer: Trainer) -> Start:
@@ -333,7 +325,7 @@ def describe(config: RunConfig, trainer: Trainer) -> str:
 
 def teacher_phrase(objective: Objective, steps: int) -> str:
     """With which momentum the teacher follows, if there is one; at first, where it rises."""
-    if not (objective.momentum_base or objective.momentum_sub):
+    if not objective.has_momentum_teacher:
         return ""
     rising = ", rising to 1" if objective.teacher_schedule == "cosine" else ""
     return f"; teacher momentum {1 - teacher_rate(objective, 0, steps):.4g}{rising}"

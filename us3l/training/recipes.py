@@ -147,10 +147,6 @@ class Recipe:
             if value is not None and value < (2 if name in ("batch_size", "calibration") else 1):
                 raise UserError(f"{name}={value} is too small")
 
-        sub_size = self.objective.sub_size
-        if sub_size is not None and sub_size > self.views.size:
-            raise UserError(f"sub_size={sub_size} must not exceed the size of the views, {self.views.size}")
-
     @property
     def own_views(self) -> Views | None:
         """How the views are made that sub-networks alone see, if there are such."""
@@ -158,14 +154,14 @@ class Recipe:
         if objective.sub_crop is None:
             return None
         scale = objective.sub_crop, max(objective.sub_crop, views.crop_scale[1])
-        return replace(views, crop_scale=scale, size=objective.sub_size or views.size)
+        return replace(views, crop_scale=scale)
 
     def settled(self) -> Recipe:
         """This recipe with what depends on its other settings: the stem and the teacher."""
         stem, teacher = self.network.stem, self.teacher
         if stem == "auto":
             stem = "cifar" if self.views.size <= SMALL else "imagenet"
-        if teacher is None and self.init is not None and self.objective.taught:
+        if teacher is None and self.init is not None and self.objective.teacher_shares:
             teacher = SOURCE
         return replace(self, network=replace(self.network, stem=stem), teacher=teacher)
 

@@ -101,9 +101,22 @@ class RunConfig:
         return replace(self, data_path=data_path(self.data))
 
 
-RETIRED: dict[str, dict[str, tuple[Any, ...]]] = {"machine": {"fsdp": (False, True), "keep": ("crops",)}}
+RETIRED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "objective": {
+        "own": (0.0,),
+        "relations": (0.0,),
+        "wider_teaches": (False,),
+        "sub_weight": (1.0,),
+        "sub_size": (None,),
+        "sub_momentum": (None,),
+        "lowest_from": (None,),
+    },
+    "machine": {"fsdp": (False, True), "keep": ("crops",)},
+}
 """Settings that were removed, by the section of config.yaml: the values at which a file of earlier versions means what
 it would mean without them."""
+RENAMED = {("distill_loss", "own"): "none"}
+"""Values of settings that had another name in earlier versions."""
 
 
 def config_of(run: Run) -> RunConfig:
@@ -133,7 +146,8 @@ def _without_retired(plain: Any, where: str, section: str = "") -> Any:
     for name, value in plain.items():
         meaningless = RETIRED.get(section, {}).get(name)
         if meaningless is None:
-            kept[name] = _without_retired(value, where, name)
+            new = RENAMED.get((name, value), value) if isinstance(value, str) else value
+            kept[name] = _without_retired(new, where, name)
         elif value not in meaningless:
             raise UserError(
                 f"{where}: {name}={value!r:.80} was removed from us3l: its model can still be used, but to train by "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils import get_total_norm
 
 from us3l.data.augment import random_views
@@ -34,7 +34,7 @@ from us3l.system.seeds import seeded
 from us3l.tensors import tensors_of
 from us3l.training.initial import Init, Pretrained
 from us3l.training.optimisers import copies, new_optimiser, take_back
-from us3l.training.recipes import SOURCE, Optimiser, Recipe
+from us3l.training.recipes import SOURCE, Recipe
 from us3l.training.run_config import Machine
 from us3l.training.teacher import check_vectors, open_teacher
 from us3l.width import Width
@@ -94,22 +94,16 @@ class Trainer:
         net = new_network(recipe, plain, source)
         learner = new_learner(recipe, net, self.images, self.peers, teacher)
         self.learner = learner.to(memory_format=torch.channels_last)
-        for network in (net.full, learner.teacher, learner.expert) if self.machine.compile else ():
+        for network in (net.full, learner.teacher, learner.pretrained_teacher) if self.machine.compile else ():
             if network is not None:
                 network.compile()
         self.model = fabric.setup_module(self.learner)
         objective, weight_decay = recipe.objective, recipe.optimiser.weight_decay
         self.decay = GroupDecay(self.learner, sliced_channels(net), weight_decay, objective.groups, objective.alpha)
-        self.optimiser = self.sub_optimiser = self.set_up(recipe.optimiser)
-        if objective.sub_momentum is not None:
-            self.sub_optimiser = self.set_up(replace(recipe.optimiser, momentum=objective.sub_momentum))
-
-    def set_up(self, settings: Optimiser) -> Any:
-        """An optimiser of all that is learned, with weight decay before each of its steps."""
-        optimiser = new_optimiser(settings, self.learner, self.fabric.device)
+        optimiser = new_optimiser(recipe.optimiser, self.learner, fabric.device)
         # A hook, because with scaled gradients (16-mixed) they have their true size only just before the step.
         optimiser.register_step_pre_hook(lambda *_: self.apply_decay())
-        return self.fabric.setup_optimizers(optimiser)
+        self.optimiser: Any = fabric.setup_optimizers(optimiser)
 
     def widths(self, step: int) -> list[Width]:
         """The widths that run at a step, snapped to canonical ones."""
@@ -184,12 +178,8 @@ class Trainer:
         return views[: self.recipe.objective.views]
 
     def sub_views(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Those of a batch's views that sub-networks see, at the size at which they do."""
-        seen = views[-self.recipe.objective.views :]  # their own come last
-        size = self.recipe.objective.sub_size or self.recipe.views.size
-        if all(view.shape[-1] == size for view in seen):
-            return seen
-        return tuple(channels_last(F.interpolate(view, (size, size), mode="bilinear", antialias=True)) for view in seen)
+        """Those of a batch's views that sub-networks see."""
+        return views[-self.recipe.objective.views :]  # their own come last
 
     def sample(self, count: int, generator: torch.Generator) -> ImageSet:
         """Some images to look at, on this device, at the side that the trained network will see the centre of."""
@@ -217,7 +207,7 @@ class Trainer:
         """Algorithm 1 on one batch: all widths, one after another, and the optimiser's step, or one for each width."""
         step, widths = self.step, self.widths(self.step)
         batch = self.take_batch()
-        for group in (group for optimiser in self.optimisers().values() for group in optimiser.param_groups):
+        for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate(step)
         self.learner.update_teacher(step, self.steps)
 
@@ -226,29 +216,29 @@ class Trainer:
         losses: list[Tensor] = []
         sound = torch.ones((), dtype=torch.bool, device=self.fabric.device)
         updates = [[width] for width in widths] if self.recipe.objective.update == "per-width" else [widths]
-        for position, networks in enumerate(updates):
+        for networks in updates:
             self.optimiser.zero_grad()
             for number, width in enumerate(networks, start=1):
                 loss, found = self.backward(shares, width, targets, last=number == len(networks))
                 losses.append(loss)
                 targets = found
             sound = sound & self.finite_gradients()
-            left_out = self.update(self.sub_optimiser if position else self.optimiser, sound)
+            left_out = self.update(sound)
         self.learner.remember(*found, unless=left_out)
         self.skipped += left_out
         self.step += 1
         return StepResult(step, widths, losses, sound, left_out)
 
-    def update(self, optimiser: Any, sound: Tensor) -> Tensor:
-        """Make an optimiser's step, and take it back if it is to be left out; whether it was.
+    def update(self, sound: Tensor) -> Tensor:
+        """Make the optimiser's step, and take it back if it is to be left out; whether it was.
 
         Decided on the device, so that nothing waits for it; which takes a copy of the weights.
         """
         left_out = ~sound & (self.skipped < self.machine.skip_bad_steps)
-        before = copies(optimiser) if self.machine.skip_bad_steps else None
-        optimiser.step()
+        before = copies(self.optimiser) if self.machine.skip_bad_steps else None
+        self.optimiser.step()
         if before is not None:
-            take_back(optimiser, before, left_out)
+            take_back(self.optimiser, before, left_out)
         return left_out
 
     def backward(
@@ -289,14 +279,9 @@ class Trainer:
             "batch": self.batch * self.peers.count,
             "data": self.images.fingerprint(),
             "learner": self.learner.state_dict(),
-            **{name: optimiser.state_dict() for name, optimiser in self.optimisers().items()},
+            "optimiser": self.optimiser.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
         }
-
-    def optimisers(self) -> dict[str, Any]:
-        """Each once, by its name in a checkpoint."""
-        apart = self.sub_optimiser is not self.optimiser
-        return {"optimiser": self.optimiser} | ({"sub_optimiser": self.sub_optimiser} if apart else {})
 
     def load_state(self, state: dict[str, Any]) -> None:
         known, data = self.images.fingerprint(), state.get("data")
@@ -312,9 +297,11 @@ class Trainer:
                 f"make {batch}: resume it on a number of them that divides the batch"
             )
         try:
-            self.learner.load_state_dict(state["learner"])
-            for name, optimiser in self.optimisers().items():
-                optimiser.load_state_dict(state[name])
+            tensors = OrderedDict(state["learner"])
+            # Checkpoints of earlier versions lack it, and batch norms would take them for those of an old torch.
+            tensors._metadata = self.learner.state_dict()._metadata  # type: ignore[attr-defined]
+            self.learner.load_state_dict(tensors)
+            self.optimiser.load_state_dict(state["optimiser"])
             if state.get("precision"):
                 self.fabric.strategy.precision.load_state_dict(state["precision"])
             self.step = state["step"]
@@ -381,7 +368,7 @@ def new_teacher(
         given: The teacher, if the recipe cannot name it.
     """
     recipe = recipe.settled()
-    if recipe.teacher is None or not (recipe.objective.taught or recipe.objective.frozen_teacher):
+    if recipe.teacher is None or not recipe.objective.needs_pretrained_teacher:
         return None
     with torch.random.fork_rng(devices=[]):
         if recipe.teacher != SOURCE:
@@ -421,10 +408,6 @@ def new_learner(
         classes = 1 + int(images.labels.max())
     for width in (1.0, net.min_width) if recipe.network.own else ():
         check_vectors(net.skeleton(width), recipe.views.size, "network", recipe.network.backbone, "size", "meta")
-    if net.family.image_size is not None and objective.sub_size not in (None, recipe.views.size):
-        raise UserError(
-            f"{recipe.network.backbone} sees images of {net.family.image_size} pixels only: leave out `sub_size`"
-        )
     return Learner(net, objective, recipe.views.size, classes, teacher, peers)
 
 
