@@ -24,7 +24,8 @@ from us3l.run.checkpoints import load_checkpoint
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Screen
 from us3l.system.stopping import Interrupted
-from us3l.training import finishing, loop
+from us3l.training import finish as finishing
+from us3l.training import loop
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import Network, Optimiser, named
 from us3l.training.run_config import Machine, RunConfig, config_of

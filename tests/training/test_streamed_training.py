@@ -20,7 +20,7 @@ from us3l.data.sources import find, load, open_for_training
 from us3l.run import Run
 from us3l.run.records import read_speeds
 from us3l.system.errors import UserError
-from us3l.training.damaged import check_damaged, note_damaged
+from us3l.training.failures import check_damaged, note_damaged
 from us3l.training.recipes import MINI, Network
 from us3l.training.trainer import Trainer
 

@@ -36,16 +36,15 @@ from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
 from us3l.system.stopping import Interrupted, stop_requests
-from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
-from us3l.training.finishing import check_product, finish
+from us3l.training.failures import check_damaged, explained, going_on, last_good, not_finite, note_damaged
+from us3l.training.finish import check_product, finish
 from us3l.training.initial import Init, Pretrained
 from us3l.training.loggers import Recorder, check_loggers
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.recipes import SOURCE
 from us3l.training.run_config import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer, new_network, new_teacher
-from us3l.training.trouble import explained, going_on, last_good, not_finite
 from us3l.width import Width
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device

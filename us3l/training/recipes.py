@@ -13,7 +13,7 @@ from us3l.objective.spec import Objective
 from us3l.system.errors import UserError, did_you_mean
 
 AUTO = "auto"
-"""In the place of a recipe's name: choose what fits the images and the computer (`us3l.training.automatic`)."""
+"""In the place of a recipe's name: choose what fits the images and the computer (`us3l.training.auto`)."""
 BEST = "us3l-plus"
 """The method of such a run; recipes by name are for the paper's own, unless they say otherwise."""
 SOURCE = "init"

@@ -127,8 +127,7 @@ def automatic(
     if made_for := recommended_recipe(name_of(data)):
         progress.say(f"recipe {made_for}, which is made for {data}, by {method}; for another: `recipe=NAME`")
         return RunConfig("", named(made_for))
-    from us3l.training.automatic import choose
-    from us3l.training.facts import look
+    from us3l.training.auto import choose, look
 
     config = RunConfig("", named("photos"))
     checked = dict(values(changed(config if start is None else start.configure(config), **settings)))
@@ -220,7 +219,7 @@ def with_weights(run: Run, weights: Product | None, progress: Progress) -> Run:
         return run
     place = run.kept(weights)
     if not place.finished:
-        from us3l.training.finishing import make_model
+        from us3l.training.finish import make_model
 
         config = config_of(run)
         config = replace(config, recipe=config.recipe.settled())

@@ -1,6 +1,6 @@
 """`recipe="auto"`: the settings that fit some images and a computer, as a function of facts about both.
 
-Nothing is looked at or printed here: see `facts.py`, and `automatic` in `us3l/verbs/pretraining.py`.
+`look` gathers the facts, `choose` decides; neither prints anything.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ from itertools import product
 from statistics import median
 from typing import Any
 
+import torch
+
 from us3l.data.cached import cached_bytes
-from us3l.system.devices import Device, Precision
+from us3l.data.images import ImageSet
+from us3l.data.in_memory import available_memory
+from us3l.data.loader import usable_cores
+from us3l.data.sources import Data, peek
+from us3l.system.devices import Device, Precision, choose_device, precision_here
+from us3l.system.progress import SILENT, Progress
 from us3l.training.recipes import Optimiser, Recipe, named, times
 from us3l.training.run_config import Machine, RunConfig
 
@@ -38,7 +45,7 @@ BYTES = {
     "vit_tiny": (720, 10_200), "vit_small": (1_430, 20_400),
 }  # fmt: skip
 """What a network with 64 channels keeps for the backward pass, per pixel of an image, with the stem "imagenet" and
-"cifar", in 32 bits (tests/training/test_automatic.py measures it)."""
+"cifar", in 32 bits (tests/training/test_auto.py measures it)."""
 ALWAYS = 2**30  # bytes that a process takes without any images: libraries, weights, optimiser, teacher
 HEADROOM = 1.5  # beside what is kept for the backward pass: gradients, the teacher's activations, workspace
 CPU_SHARE, GPU_SHARE = 0.4, 0.75  # of the memory for a step; the rest is for images, and for others
@@ -46,7 +53,7 @@ SMALLEST_BATCH = 64  # a smaller one is only chosen where nothing else fits
 
 
 @dataclass(frozen=True)
-class Situation:
+class Facts:
     """What is known about some images and a computer."""
 
     images: int
@@ -82,7 +89,7 @@ class Situation:
 
     def __str__(self) -> str:
         """
-        >>> print(Situation(4_000, ((600, 800),), cores=2, memory=2**34))
+        >>> print(Facts(4_000, ((600, 800),), cores=2, memory=2**34))
         4,000 images of about 800 x 600 pixels, without labels; a CPU with 2 cores, 16.0 GiB of memory free
         """
         height, width = (round(median(sides)) for sides in zip(*self.shapes, strict=True)) if self.shapes else (0, 0)
@@ -94,7 +101,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Fit:
+class AutoChoice:
     """The settings that fit, and why."""
 
     name: str
@@ -123,36 +130,62 @@ class Fit:
         )
 
 
-def choose(facts: Situation, given: Mapping[str, Any] | None = None) -> Fit:
+def look(data: Data, settings: Mapping[str, Any] | None = None, progress: Progress = SILENT) -> Facts:
+    """Facts about images to train on, and about this computer.
+
+    Args:
+        data: See `us3l.data.sources.open_images`; only the headers of a few hundred images are read.
+        settings: Those that the user gave, by their bare names: `images` and `accelerator` matter here.
+        progress: Told how far it is, where looking takes long.
+    """
+    settings = settings or {}
+    files = peek(data, settings.get("images"), progress)
+    shapes = [(files.images.shape[2], files.images.shape[3])] if isinstance(files, ImageSet) else files.shapes()
+    device = choose_device(settings.get("accelerator", "auto"))
+    return Facts(
+        images=len(files),
+        shapes=tuple(shapes),
+        labelled=files.labels is not None,
+        cores=usable_cores(),
+        memory=available_memory(),
+        device=device.type,  # type: ignore[arg-type]
+        precision=precision_here(device.type),  # type: ignore[arg-type]
+        **(_gpu() if device.type == "cuda" else {}),
+    )
+
+
+def choose(facts: Facts, settings: Mapping[str, Any] | None = None) -> AutoChoice:
     """The settings that fit.
 
     Args:
         facts: About the images and the computer.
-        given: Settings by their bare names that are not to be chosen.
+        settings: Those that the user gave, by their bare names; they are not chosen.
 
-    >>> choice = choose(Situation(4_000, ((600, 800),), cores=2, memory=2**34))
+    >>> choice = choose(Facts(4_000, ((600, 800),), cores=2, memory=2**34))
     >>> choice.name, choice.config.recipe.views.size, choice.config.recipe.batch_size
     ('mini-photos', 96, 128)
     """
-    given = given or {}
-    sizes = (given["size"],) if given.get("size") else _sizes(facts)
+    settings = settings or {}
+    sizes = (settings["size"],) if settings.get("size") else _sizes(facts)
     name = "mini" if sizes[0] <= TINY else "photos" if facts.gpu else "mini-photos"
     machine = Machine(precision=facts.precision)
-    for candidate in _candidates(named(name), sizes, facts, given, name):
-        config = _with_given(candidate, machine, given)
+    for candidate in _candidates(named(name), sizes, facts, settings, name):
+        config = _with_settings(candidate, machine, settings)
         if step_bytes(config) <= facts.step_memory:
             break
     recipe = config.recipe
-    if "epochs" not in given and name != "mini":
+    if "epochs" not in settings and name != "mini":
         recipe = replace(recipe, epochs=_epochs(recipe, facts))
     images, bound = cached_bytes(facts.shapes, facts.images, recipe.views), config.machine.memory_gib * 2**30
     streams = config.machine.stream or images > min(bound, math.inf if facts.memory is None else facts.memory // 2)
     if streams and images <= bound:
         config = replace(config, machine=replace(config.machine, stream=True))
-    if recipe.network.backbone.startswith(BY_ADAMW) and "algorithm" not in given:
+    if recipe.network.backbone.startswith(BY_ADAMW) and "algorithm" not in settings:
         recipe = replace(recipe, optimiser=_adamw(recipe, facts))
     config = replace(config, recipe=recipe)
-    return Fit(name, config, f"because: {facts}{_why(name, facts, given, streams)}", _warnings(config, facts, given))
+    return AutoChoice(
+        name, config, f"because: {facts}{_why(name, facts, settings, streams)}", _warnings(config, facts, settings)
+    )
 
 
 def step_bytes(config: RunConfig) -> float:
@@ -173,25 +206,29 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _sizes(facts: Situation) -> tuple[int, ...]:
+def _sizes(facts: Facts) -> tuple[int, ...]:
     """The sides of views that the images are large enough for, the best first."""
     sizes = GPU_SIZES if facts.gpu else CPU_SIZES
     return tuple(size for size in sizes if size <= facts.side) or (TINY,)
 
 
 def _candidates(
-    start: Recipe, sizes: tuple[int, ...], facts: Situation, given: Mapping[str, Any], name: str
+    start: Recipe, sizes: tuple[int, ...], facts: Facts, settings: Mapping[str, Any], name: str
 ) -> Iterator[Recipe]:
     """Recipes, the best first: smaller batches before smaller views and networks, tiny batches at last."""
     backbones = ("resnet50", "resnet18") if name == "photos" and facts.images >= MANY else (start.network.backbone,)
     base = 2 * start.network.base if name == "mini-photos" and facts.cores >= MANY_CORES else start.network.base
     most = start.batch_size if name == "mini" else max(SMALLEST_BATCH, facts.images // 4)
     batches = [batch for halvings in range(5) if (batch := start.batch_size // 2**halvings) <= most]
-    good = [given["batch_size"]] if "batch_size" in given else [one for one in batches if one >= SMALLEST_BATCH]
-    small = [] if "batch_size" in given else batches[len(good) :]
+    good = (
+        [settings["batch_size"]]
+        if "batch_size" in settings
+        else [batch for batch in batches if batch >= SMALLEST_BATCH]
+    )
+    small = [] if "batch_size" in settings else batches[len(good) :]
     last = ((backbones[-1], sizes[-1], batch) for batch in small)
     for backbone, size, batch in (*product(backbones, sizes, good), *last):
-        share = 1 if "batch_size" in given else batch / start.batch_size
+        share = 1 if "batch_size" in settings else batch / start.batch_size
         yield replace(
             start,
             network=replace(start.network, backbone=backbone, base=base),
@@ -201,18 +238,18 @@ def _candidates(
         )
 
 
-def _with_given(recipe: Recipe, machine: Machine, given: Mapping[str, Any]) -> RunConfig:
+def _with_settings(recipe: Recipe, machine: Machine, settings: Mapping[str, Any]) -> RunConfig:
     """The settings with those of the user that decide about memory."""
-    own = {name: given[name] for name in ("backbone", "base", "stem") if given.get(name)}
-    computed = {name: given[name] for name in ("devices", "accumulate", "memory_gib", "stream") if name in given}
-    if given.get("precision", "auto") != "auto":
-        computed["precision"] = given["precision"]
-    epochs = given.get("epochs", recipe.epochs)
-    recipe = replace(recipe, network=replace(recipe.network, **own), epochs=epochs)
+    network = {name: settings[name] for name in ("backbone", "base", "stem") if settings.get(name)}
+    computed = {name: settings[name] for name in ("devices", "accumulate", "memory_gib", "stream") if name in settings}
+    if settings.get("precision", "auto") != "auto":
+        computed["precision"] = settings["precision"]
+    epochs = settings.get("epochs", recipe.epochs)
+    recipe = replace(recipe, network=replace(recipe.network, **network), epochs=epochs)
     return RunConfig("", recipe, replace(machine, **computed))
 
 
-def _epochs(recipe: Recipe, facts: Situation) -> int:
+def _epochs(recipe: Recipe, facts: Facts) -> int:
     """On a GPU as many as in the paper for this many images; on a CPU as many as its cores are asked for."""
     if facts.gpu:
         return min(400, max(100, GPU_VIEWS // facts.images))
@@ -222,34 +259,39 @@ def _epochs(recipe: Recipe, facts: Situation) -> int:
     return min(200, max(1, round(CORE_BUDGET * facts.cores / (cost * facts.images))))
 
 
-def _adamw(recipe: Recipe, facts: Situation) -> Optimiser:
+def _adamw(recipe: Recipe, facts: Facts) -> Optimiser:
     """The optimiser of the recipes for ViTs: the rate is in proportion to the batch, the warm-up to the epochs."""
     like = named("cifar-vit-tiny" if facts.gpu else "mini-cifar-vit-tiny")
     lr = times(like.optimiser.lr, recipe.batch_size / like.batch_size)
     return replace(like.optimiser, lr=lr, warmup=times(like.optimiser.warmup, recipe.epochs / like.epochs))
 
 
-def _why(name: str, facts: Situation, given: Mapping[str, Any], streams: bool) -> str:
+def _why(name: str, facts: Facts, settings: Mapping[str, Any], streams: bool) -> str:
     reasons = {
         "mini": "pictures this small need no larger network",
         "mini-photos": f"views of this size and this many epochs are what {count(facts.cores, 'core')} can train",
         "photos": "epochs are the paper's for this many images, the batch is one that fits into the GPU's memory",
     }
-    found = [] if {"size", "epochs", "batch_size"} & given.keys() else [reasons[name]]
-    found += ["the images do not fit into memory, so they are read while training"] if streams else []
-    return "".join(f"; {reason}" for reason in found)
+    chosen = [] if {"size", "epochs", "batch_size"} & settings.keys() else [reasons[name]]
+    chosen += ["the images do not fit into memory, so they are read while training"] if streams else []
+    return "".join(f"; {reason}" for reason in chosen)
 
 
-def _warnings(config: RunConfig, facts: Situation, given: Mapping[str, Any]) -> tuple[str, ...]:
-    found = []
-    if facts.images < FEW and not given.get("init"):
-        found.append(
+def _warnings(config: RunConfig, facts: Facts, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    warnings = []
+    if facts.images < FEW and not settings.get("init"):
+        warnings.append(
             f"{count(facts.images, 'image')}: a network that starts from scratch learns little from so few. Start from "
             "a pretrained one (`init=WHAT`), or add images of the same kind, which need no labels: a thousand or more"
         )
     if (needed := step_bytes(config)) > facts.step_memory:
-        found.append(
+        warnings.append(
             f"a step may need {needed / 2**30:.1f} GiB, and {facts.step_memory / 2**30:.1f} GiB are there for it: "
             "lower `size`, `base` or `batch_size`, or compute batches in parts (`accumulate=2`)"
         )
-    return tuple(found)
+    return tuple(warnings)
+
+
+def _gpu() -> dict[str, Any]:
+    """About the first GPU: the others are taken to be the same."""
+    return {"device_name": torch.cuda.get_device_name(), "device_memory": torch.cuda.mem_get_info()[0]}

@@ -18,7 +18,8 @@ from us3l.system.errors import UserError
 from us3l.system.files import read_json
 from us3l.system.progress import SILENT
 from us3l.system.seeds import seeded
-from us3l.training import finishing, loop
+from us3l.training import finish as finishing
+from us3l.training import loop
 from us3l.training.display import Display
 from us3l.training.recipes import Network, named
 from us3l.training.run_config import Machine, RunConfig

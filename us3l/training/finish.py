@@ -25,11 +25,11 @@ from us3l.system.progress import Progress
 from us3l.system.seeds import seeded
 from us3l.system.stopping import Interrupted
 from us3l.training.display import Display
+from us3l.training.failures import diverged, going_on
 from us3l.training.recipes import Recipe
 from us3l.training.run_config import RunConfig
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
-from us3l.training.trouble import diverged, going_on
 from us3l.width import Width
 
 

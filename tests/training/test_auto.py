@@ -18,16 +18,15 @@ from us3l.data.view_settings import Views
 from us3l.families import BACKBONES, create, options_for
 from us3l.run import Run
 from us3l.system.errors import UserError
-from us3l.training import facts as looking
-from us3l.training.automatic import BYTES, Situation, choose, step_bytes
-from us3l.training.facts import look
+from us3l.training import auto
+from us3l.training.auto import BYTES, Facts, choose, look, step_bytes
 from us3l.training.recipes import RECIPES, Network, Recipe, named
 from us3l.training.run_config import Machine, RunConfig, config_of
 from us3l.verbs import pretrain
 
 GIB = 2**30
 PHOTO = (600, 800)
-LAPTOP = Situation(4_000, (PHOTO,), cores=2, memory=16 * GIB)
+LAPTOP = Facts(4_000, (PHOTO,), cores=2, memory=16 * GIB)
 GPU = replace(LAPTOP, device="cuda", device_name="A", device_memory=24 * GIB, precision="bf16-mixed", memory=64 * GIB)
 
 
@@ -107,7 +106,7 @@ def test_photographs_on_a_gpu() -> None:
 def test_nothing_is_chosen_that_does_not_fit(given: dict[str, Any]) -> None:
     memories = [1.5 * GIB, 4 * GIB, 64 * GIB]
     for memory, gpu_memory, shape, images in product(memories, [None, *memories], [(20, 20), PHOTO], (50, 10**6)):
-        facts = Situation(images, (shape,), memory=int(memory))
+        facts = Facts(images, (shape,), memory=int(memory))
         if gpu_memory:
             facts = replace(facts, device="cuda", device_memory=int(gpu_memory))
         choice = choose(facts, given)
@@ -151,7 +150,7 @@ def test_the_memory_of_a_step_is_not_estimated_too_low(backbone: str) -> None:
         assert 0.75 < share < 1.0
 
 
-def test_looking_reads_headers_only(tmp_path: Path) -> None:
+def test_auto_reads_headers_only(tmp_path: Path) -> None:
     picture = Image.fromarray(np.zeros((90, 120, 3), np.uint8))
     for kind, number in product(("cats", "dogs"), range(10)):
         (tmp_path / kind).mkdir(exist_ok=True)
@@ -173,7 +172,7 @@ def test_a_million_file_names_are_not_all_read(monkeypatch: pytest.MonkeyPatch) 
 
     labels = np.full(1_000_000, -1)
     catalogue = Catalogue(lambda index: f"{index}.jpg", read, labels, [], None)
-    monkeypatch.setattr(looking, "available_memory", lambda: 16 * GIB)
+    monkeypatch.setattr(auto, "available_memory", lambda: 16 * GIB)
     facts = look(ImageFiles("many", catalogue, np.arange(len(labels))), {"accelerator": "cpu"})
     assert (facts.images, facts.side) == (1_000_000, 60)
     assert len(asked) < 1_000
@@ -195,7 +194,7 @@ def test_the_command_says_what_it_chose_and_keeps_it(
         if not run.started:
             run.start(config)
 
-    monkeypatch.setattr(looking, "available_memory", lambda: 16 * GIB)
+    monkeypatch.setattr(auto, "available_memory", lambda: 16 * GIB)
     monkeypatch.setattr("us3l.commands.report.after", lambda _: None)
     monkeypatch.setattr("us3l.training.loop.pretrain", train)
     command = ["pretrain", str(photos), "--out", str(run.folder)]
@@ -209,7 +208,7 @@ def test_the_command_says_what_it_chose_and_keeps_it(
     kept = config_of(run).recipe
     assert (kept.views.size, kept.views.blur, kept.epochs, kept.network.base) == (48, 0.5, 200, 8)
     assert (kept.objective.dim, kept.objective.max_first, kept.optimiser) == (16, False, named("mini").optimiser)
-    monkeypatch.setattr(looking, "look", lambda *_: pytest.fail("a run that is resumed has its settings"))
+    monkeypatch.setattr(auto, "look", lambda *_: pytest.fail("a run that is resumed has its settings"))
     assert main([*command, "--resume"]) == main([*command, "--resume", "--recipe", "auto"]) == 0
     assert trained[0].recipe == trained[1].recipe == trained[2].recipe
     assert main(command) == 2  # before anything is looked at
@@ -217,7 +216,7 @@ def test_the_command_says_what_it_chose_and_keeps_it(
 
 @pytest.mark.parametrize("backbone", ["vit_tiny", "convnext_atto"])
 def test_transformers_and_their_like_learn_by_adamw(backbone: str) -> None:
-    facts = Situation(4_000, ((600, 800),), cores=2, memory=16 * GIB)
+    facts = Facts(4_000, ((600, 800),), cores=2, memory=16 * GIB)
     like = named("mini-cifar-vit-tiny")
     chosen = choose(facts, {"backbone": backbone, "batch_size": 32, "epochs": 30}).config.recipe
     assert chosen.optimiser == replace(like.optimiser, lr=like.optimiser.lr / 4, warmup=4.0)
@@ -243,7 +242,7 @@ def test_the_method_is_ours_unless_a_method_or_a_recipe_is_named(
 
 
 def test_settings_are_checked_before_anything_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "look", lambda *_: pytest.fail("looked"))
+    monkeypatch.setattr(auto, "look", lambda *_: pytest.fail("looked"))
     for wrong in ({"size": "large"}, {"batch_size": 0}, {"epoch": 3}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             pretrain("photos", tmp_path / "run", **wrong)  # type: ignore[arg-type]

@@ -1,10 +1,11 @@
-"""When a run goes wrong: what happened, what is left of it, what to do."""
+"""When a run goes wrong, or images cannot be read: what happened, what is left, what to do."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
@@ -12,6 +13,7 @@ from safetensors import SafetensorError
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
 from us3l.system.errors import UserError
+from us3l.system.files import read_bytes, replacing
 from us3l.training.recipes import Recipe
 from us3l.training.run_config import RunConfig
 
@@ -91,3 +93,22 @@ def last_good(run: Run) -> str:
     except UserError:
         return "there is no checkpoint yet"
     return f"the last good checkpoint, after step {step}, is in {run.checkpoints}"
+
+
+def note_damaged(path: Path, damaged: Iterable[str]) -> list[str]:
+    """Add images to a list of damaged ones, a line each with the reason; returns all that are in it now."""
+    listed = read_bytes(path).decode(errors="surrogateescape").splitlines() if path.exists() else []
+    everything = list(dict.fromkeys([*listed, *(" ".join(line.split()) for line in damaged)]))
+    if len(everything) > len(listed):
+        with replacing(path) as temporary:
+            temporary.write_bytes("".join(f"{line}\n" for line in everything).encode(errors="surrogateescape"))
+    return everything
+
+
+def check_damaged(name: str, damaged: Sequence[str], limit: int) -> None:
+    """A `UserError` when more images than allowed cannot be read."""
+    if len(damaged) > limit:
+        raise UserError(
+            f"{name}: {len(damaged)} images cannot be read, such as {damaged[-1]}; repair or remove them, or allow "
+            f"more than {limit} (`max_bad_images`)"
+        )
