@@ -19,14 +19,14 @@ from us3l.families import BACKBONES, create, options_for
 from us3l.run import Run
 from us3l.system.errors import UserError
 from us3l.training import auto
-from us3l.training.auto import BYTES, Facts, choose, look, step_bytes
+from us3l.training.auto import BYTES, AutoFacts, choose, look, step_bytes
 from us3l.training.recipes import RECIPES, Network, Recipe, named
 from us3l.training.run_config import Machine, RunConfig, config_of
 from us3l.verbs import pretrain
 
 GIB = 2**30
 PHOTO = (600, 800)
-LAPTOP = Facts(4_000, (PHOTO,), cores=2, memory=16 * GIB)
+LAPTOP = AutoFacts(4_000, (PHOTO,), cores=2, memory=16 * GIB)
 GPU = replace(LAPTOP, device="cuda", device_name="A", device_memory=24 * GIB, precision="bf16-mixed", memory=64 * GIB)
 
 
@@ -106,7 +106,7 @@ def test_photographs_on_a_gpu() -> None:
 def test_nothing_is_chosen_that_does_not_fit(given: dict[str, Any]) -> None:
     memories = [1.5 * GIB, 4 * GIB, 64 * GIB]
     for memory, gpu_memory, shape, images in product(memories, [None, *memories], [(20, 20), PHOTO], (50, 10**6)):
-        facts = Facts(images, (shape,), memory=int(memory))
+        facts = AutoFacts(images, (shape,), memory=int(memory))
         if gpu_memory:
             facts = replace(facts, device="cuda", device_memory=int(gpu_memory))
         choice = choose(facts, given)
@@ -216,7 +216,7 @@ def test_the_command_says_what_it_chose_and_keeps_it(
 
 @pytest.mark.parametrize("backbone", ["vit_tiny", "convnext_atto"])
 def test_transformers_and_their_like_learn_by_adamw(backbone: str) -> None:
-    facts = Facts(4_000, ((600, 800),), cores=2, memory=16 * GIB)
+    facts = AutoFacts(4_000, ((600, 800),), cores=2, memory=16 * GIB)
     like = named("mini-cifar-vit-tiny")
     chosen = choose(facts, {"backbone": backbone, "batch_size": 32, "epochs": 30}).config.recipe
     assert chosen.optimiser == replace(like.optimiser, lr=like.optimiser.lr / 4, warmup=4.0)

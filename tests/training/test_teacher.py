@@ -129,7 +129,7 @@ def test_a_run_that_imitates_its_source_resumes_without_it(tmp_path, monkeypatch
     run = us3l.pretrain(out=tmp_path / "run", resume=True)
     ours, theirs = (load_checkpoint(each.checkpoints)[0]["learner"] for each in (run, whole))
     assert ours.keys() == theirs.keys()
-    assert any(name.startswith("expert.") for name in ours)
+    assert any(name.startswith("pretrained_teacher.") for name in ours)
     assert ours["a.weight"].shape == (64, 64)
     for name, tensor in ours.items():
         assert torch.equal(tensor, theirs[name]), name

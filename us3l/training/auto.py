@@ -53,7 +53,7 @@ SMALLEST_BATCH = 64  # a smaller one is only chosen where nothing else fits
 
 
 @dataclass(frozen=True)
-class Facts:
+class AutoFacts:
     """What is known about some images and a computer."""
 
     images: int
@@ -89,7 +89,7 @@ class Facts:
 
     def __str__(self) -> str:
         """
-        >>> print(Facts(4_000, ((600, 800),), cores=2, memory=2**34))
+        >>> print(AutoFacts(4_000, ((600, 800),), cores=2, memory=2**34))
         4,000 images of about 800 x 600 pixels, without labels; a CPU with 2 cores, 16.0 GiB of memory free
         """
         height, width = (round(median(sides)) for sides in zip(*self.shapes, strict=True)) if self.shapes else (0, 0)
@@ -130,8 +130,8 @@ class AutoChoice:
         )
 
 
-def look(data: Data, settings: Mapping[str, Any] | None = None, progress: Progress = SILENT) -> Facts:
-    """Facts about images to train on, and about this computer.
+def look(data: Data, settings: Mapping[str, Any] | None = None, progress: Progress = SILENT) -> AutoFacts:
+    """AutoFacts about images to train on, and about this computer.
 
     Args:
         data: See `us3l.data.sources.open_images`; only the headers of a few hundred images are read.
@@ -142,7 +142,7 @@ def look(data: Data, settings: Mapping[str, Any] | None = None, progress: Progre
     files = peek(data, settings.get("images"), progress)
     shapes = [(files.images.shape[2], files.images.shape[3])] if isinstance(files, ImageSet) else files.shapes()
     device = choose_device(settings.get("accelerator", "auto"))
-    return Facts(
+    return AutoFacts(
         images=len(files),
         shapes=tuple(shapes),
         labelled=files.labels is not None,
@@ -154,14 +154,14 @@ def look(data: Data, settings: Mapping[str, Any] | None = None, progress: Progre
     )
 
 
-def choose(facts: Facts, settings: Mapping[str, Any] | None = None) -> AutoChoice:
+def choose(facts: AutoFacts, settings: Mapping[str, Any] | None = None) -> AutoChoice:
     """The settings that fit.
 
     Args:
         facts: About the images and the computer.
         settings: Those that the user gave, by their bare names; they are not chosen.
 
-    >>> choice = choose(Facts(4_000, ((600, 800),), cores=2, memory=2**34))
+    >>> choice = choose(AutoFacts(4_000, ((600, 800),), cores=2, memory=2**34))
     >>> choice.name, choice.config.recipe.views.size, choice.config.recipe.batch_size
     ('mini-photos', 96, 128)
     """
@@ -206,14 +206,14 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _sizes(facts: Facts) -> tuple[int, ...]:
+def _sizes(facts: AutoFacts) -> tuple[int, ...]:
     """The sides of views that the images are large enough for, the best first."""
     sizes = GPU_SIZES if facts.gpu else CPU_SIZES
     return tuple(size for size in sizes if size <= facts.side) or (TINY,)
 
 
 def _candidates(
-    start: Recipe, sizes: tuple[int, ...], facts: Facts, settings: Mapping[str, Any], name: str
+    start: Recipe, sizes: tuple[int, ...], facts: AutoFacts, settings: Mapping[str, Any], name: str
 ) -> Iterator[Recipe]:
     """Recipes, the best first: smaller batches before smaller views and networks, tiny batches at last."""
     backbones = ("resnet50", "resnet18") if name == "photos" and facts.images >= MANY else (start.network.backbone,)
@@ -249,7 +249,7 @@ def _with_settings(recipe: Recipe, machine: Machine, settings: Mapping[str, Any]
     return RunConfig("", recipe, replace(machine, **computed))
 
 
-def _epochs(recipe: Recipe, facts: Facts) -> int:
+def _epochs(recipe: Recipe, facts: AutoFacts) -> int:
     """On a GPU as many as in the paper for this many images; on a CPU as many as its cores are asked for."""
     if facts.gpu:
         return min(400, max(100, GPU_VIEWS // facts.images))
@@ -259,14 +259,14 @@ def _epochs(recipe: Recipe, facts: Facts) -> int:
     return min(200, max(1, round(CORE_BUDGET * facts.cores / (cost * facts.images))))
 
 
-def _adamw(recipe: Recipe, facts: Facts) -> Optimiser:
+def _adamw(recipe: Recipe, facts: AutoFacts) -> Optimiser:
     """The optimiser of the recipes for ViTs: the rate is in proportion to the batch, the warm-up to the epochs."""
     like = named("cifar-vit-tiny" if facts.gpu else "mini-cifar-vit-tiny")
     lr = times(like.optimiser.lr, recipe.batch_size / like.batch_size)
     return replace(like.optimiser, lr=lr, warmup=times(like.optimiser.warmup, recipe.epochs / like.epochs))
 
 
-def _why(name: str, facts: Facts, settings: Mapping[str, Any], streams: bool) -> str:
+def _why(name: str, facts: AutoFacts, settings: Mapping[str, Any], streams: bool) -> str:
     reasons = {
         "mini": "pictures this small need no larger network",
         "mini-photos": f"views of this size and this many epochs are what {count(facts.cores, 'core')} can train",
@@ -277,7 +277,7 @@ def _why(name: str, facts: Facts, settings: Mapping[str, Any], streams: bool) ->
     return "".join(f"; {reason}" for reason in chosen)
 
 
-def _warnings(config: RunConfig, facts: Facts, settings: Mapping[str, Any]) -> tuple[str, ...]:
+def _warnings(config: RunConfig, facts: AutoFacts, settings: Mapping[str, Any]) -> tuple[str, ...]:
     warnings = []
     if facts.images < FEW and not settings.get("init"):
         warnings.append(
