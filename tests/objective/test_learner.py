@@ -17,6 +17,7 @@ from us3l.objective.learner import Learner
 from us3l.objective.methods import method
 from us3l.paper.cases import cases
 from us3l.system.seeds import seeded
+from us3l.training.networks import new_networks
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
 from us3l.training.trainer import Trainer
 
@@ -49,7 +50,8 @@ class Exact(DoublePrecision):
 def trainer(exact=True, teacher=None, **objective) -> Trainer:
     images = torch.randint(0, 256, (32, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     fabric = Fabric(accelerator="cpu", plugins=[Exact()] if exact else None)
-    return Trainer(recipe(**objective), ImageSet("noise", images), fabric, teacher=teacher)
+    networks = replace(new_networks(recipe(**objective)), pretrained_teacher=teacher)
+    return Trainer(recipe(**objective), ImageSet("noise", images), fabric, networks=networks)
 
 
 def naive_infonce(z, t):

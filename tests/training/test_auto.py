@@ -58,7 +58,7 @@ def test_icons_get_what_they_always_got() -> None:
             )
     assert choose(replace(LAPTOP, shapes=())).name == "mini"
     larger = choose(replace(LAPTOP, shapes=((48, 48),))).config.recipe
-    assert (larger.views.size, larger.settled().network.stem) == (48, "cifar")
+    assert (larger.views.size, larger.resolved().network.stem) == (48, "cifar")
 
 
 def test_few_images_are_said_to_be_few() -> None:
@@ -237,7 +237,7 @@ def test_the_method_is_ours_unless_a_method_or_a_recipe_is_named(
     expected = named("digits")
     if method := given.get("method", None if "recipe" in given else "us3l-plus"):
         expected = expected.with_method(method)
-    assert trained[0].recipe == expected.settled()
+    assert trained[0].recipe == expected.resolved()
     assert (trained[0].recipe.own_views is not None) == (given == {})
 
 
@@ -250,5 +250,5 @@ def test_settings_are_checked_before_anything_is_looked_at(tmp_path: Path, monke
 
 def test_recipes_for_photographs() -> None:
     assert {"photos", "mini-photos"} < set(RECIPES)
-    assert named("photos").settled().network.stem == named("mini-photos").settled().network.stem == "imagenet"
+    assert named("photos").resolved().network.stem == named("mini-photos").resolved().network.stem == "imagenet"
     assert Views(size=96, blur=0.5) == named("mini-photos").views

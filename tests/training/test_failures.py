@@ -43,7 +43,7 @@ CONFIG = RunConfig("digits", TINY, Machine(accelerator="cpu"))
 def pretrain(folder, machine=CONFIG.machine, resume=False, data=lambda: load("digits", "train", limit=64)) -> str:
     written = StringIO()
     console = Console(file=written, width=200)
-    loop.pretrain(replace(CONFIG, machine=machine), Run(folder), data, resume, Screen(console))
+    loop.train(replace(CONFIG, machine=machine), Run(folder), data, resume, Screen(console))
     return written.getvalue()
 
 
@@ -258,7 +258,7 @@ def test_a_model_that_is_not_finite_is_not_saved(tmp_path, labelled):
     written = StringIO()
     console = Console(file=written, width=200)
     with pytest.raises(UserError, match=r"not finite, so no model is saved.*`lr=1e\+06`"):
-        loop.pretrain(
+        loop.train(
             replace(CONFIG, recipe=recipe),
             Run(tmp_path / "run"),
             lambda: images if labelled else replace(images, labels=None, classes=None),
@@ -288,14 +288,14 @@ def test_all_processes_hear_of_a_batch_of_nothing_but_damaged_images(tmp_path, m
     assert (len(batch), batch.views[0].shape[1:]) == (trainer.batch, (3, 8, 8))
     monkeypatch.undo()
     assert not trainer.take_batch().views[1].any()  # also of the next batch: it has lost its place
-    told = [([], None), ([], trainer.trouble)]
+    told = [([], None), ([], trainer.failure)]
 
     def gather(found, _):
         found[:] = told
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
     with pytest.raises(UserError, match="none of 8"):
-        loop.report_damaged(CONFIG, trainer, Run(tmp_path))
+        loop.DamagedImages(CONFIG, Run(tmp_path), trainer, print).add([trainer.train_step()])
 
 
 @pytest.mark.parametrize("algorithm", ["sgd", "adamw", "lars"])

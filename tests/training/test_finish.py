@@ -49,7 +49,7 @@ def digits() -> ImageSet:
 
 
 def train(folder, resume=False, **objective) -> Run:
-    loop.pretrain(config(**objective), Run(folder), digits, resume)
+    loop.train(config(**objective), Run(folder), digits, resume)
     return Run(folder)
 
 
@@ -117,7 +117,7 @@ def test_a_kill_between_any_two_files_loses_nothing(runs, tmp_path, monkeypatch)
     """Die before each file of the two models appears: the run is not finished, and a second try ends the same."""
     whole, run = runs["both"], Run(tmp_path / "run")
     trained = config(product="both")
-    trainer = Trainer(trained.recipe.settled(), digits(), Fabric(accelerator="cpu"), trained.machine)
+    trainer = Trainer(trained.recipe.resolved(), digits(), Fabric(accelerator="cpu"), trained.machine)
     trainer.load_state(load_checkpoint(whole.checkpoints)[0])
     shutil.copytree(whole.checkpoints, run.checkpoints)
     shutil.copy(whole.config_file, run.config_file)

@@ -51,7 +51,7 @@ def digits() -> ImageSet:
 def pretrain(folder, config=CONFIG, data=digits, resume=False) -> str:
     written = StringIO()
     console = Console(file=written, width=200)
-    loop.pretrain(config, Run(folder), data, resume, Screen(console))
+    loop.train(config, Run(folder), data, resume, Screen(console))
     return written.getvalue()
 
 

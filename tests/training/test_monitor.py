@@ -6,6 +6,7 @@ from lightning_fabric import Fabric
 from us3l.data.sources import load
 from us3l.objective.losses import unit
 from us3l.training.monitor import Monitor, change, spread, turn
+from us3l.training.networks import new_networks
 from us3l.training.recipes import MINI, Network
 from us3l.training.trainer import Trainer
 
@@ -105,7 +106,8 @@ def test_change_under_a_rotation_is_what_equation_9_says():
 def test_guidance_of_a_mixture_is_the_mixture():
     teacher = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 12))
     recipe = RECIPE.with_method("imitate")
-    learner = Trainer(recipe, load("digits", limit=64), Fabric(accelerator="cpu"), teacher=teacher).learner
+    networks = replace(new_networks(recipe), pretrained_teacher=teacher)
+    learner = Trainer(recipe, load("digits", limit=64), Fabric(accelerator="cpu"), networks=networks).learner
     views = torch.randn(1, 6, 3, 8, 8, generator=torch.Generator().manual_seed(0)).unbind()
 
     def guidance(features, relations):

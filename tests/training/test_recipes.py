@@ -27,7 +27,7 @@ def test_a_base_loss_brings_the_settings_of_its_method(configured):
     by_method, by_setting = configured("--method", "us3l-byol"), configured("--base-loss", "mse")
     assert by_setting == by_method
     assert by_setting.optimiser.lr == named("mini").optimiser.lr / 5
-    assert changed(RunConfig("photos", named("mini")), base_loss="mse").recipe.settled() == by_method.settled()
+    assert changed(RunConfig("photos", named("mini")), base_loss="mse").recipe.resolved() == by_method.resolved()
     assert CIFAR.with_objective(base_loss="mse").optimiser == CIFAR.with_method("us3l-byol").optimiser
 
 

@@ -180,6 +180,29 @@ def test_the_command_streams_and_names_damaged_images(folder, tmp_path, capsys):
     assert "skipped" in log
 
 
+def test_images_that_vanish_in_the_middle_of_a_run_are_said_and_recorded(folder, tmp_path, monkeypatch, capsys):
+    copied = tmp_path / "photos"
+    shutil.copytree(folder, copied)
+    gone = sorted(copied.rglob("*.png"))[::3]
+    monkeypatch.setenv("US3L_WORKERS", "0")
+    step = Trainer.train_step
+
+    def remove_then_step(self):
+        if self.step == 2:
+            for path in gone:
+                path.unlink(missing_ok=True)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "train_step", remove_then_step)
+    settings = "--base 8 --size 8 --hidden 16 --predictor 16 --dim 8 --batch-size 8 --epochs 6 --calibration 16".split()
+    run = Run(tmp_path / "run")
+    assert main(["pretrain", str(copied), "--out", str(run.folder), "--stream", "--recipe", "mini", *settings]) == 0
+    listed = run.damaged.read_text().splitlines()
+    assert len(listed) == len(gone)
+    assert f"{len(gone)} of 30 images cannot be read" in " ".join(capsys.readouterr().out.split())
+    assert run.promised["damaged"] == len(gone)
+
+
 def test_a_run_on_kept_photographs_resumes_in_the_middle_of_an_epoch(folder):
     """And sees what a streamed one sees: the images are no larger than crops need them."""
     images = open_for_training(folder, RECIPE.views)

@@ -99,7 +99,7 @@ def lead(config: RunConfig, widths: Sequence[Width], finished: bool) -> str:
 
 
 def summary(run: Run, config: RunConfig, history: History | None, steps: Sequence[StepRecord]) -> list[list[str]]:
-    recipe = config.recipe.settled()
+    recipe = config.recipe.resolved()
     network = recipe.network
     method = method_of(recipe)
     rows = [

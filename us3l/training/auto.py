@@ -190,7 +190,7 @@ def choose(facts: AutoFacts, settings: Mapping[str, Any] | None = None) -> AutoC
 
 def step_bytes(config: RunConfig) -> float:
     """An estimate of the memory that a step takes on one device, on the careful side."""
-    recipe, machine = config.recipe.settled(), config.machine
+    recipe, machine = config.recipe.resolved(), config.machine
     network, size = recipe.network, recipe.views.size
     per_pixel = 12 + BYTES.get(network.backbone, BYTES["resnet50"])[network.stem == "cifar"] * network.base / 64
     per_image = 2 * per_pixel * size**2 * (1.0 if machine.precision == "32-true" else 0.6)
@@ -253,7 +253,7 @@ def _epochs(recipe: Recipe, facts: AutoFacts) -> int:
     """On a GPU as many as in the paper for this many images; on a CPU as many as its cores are asked for."""
     if facts.gpu:
         return min(400, max(100, GPU_VIEWS // facts.images))
-    settled = recipe.settled()
+    settled = recipe.resolved()
     side = settled.views.size / (1 if settled.network.stem == "cifar" else 4)  # of the first stage
     cost = (side / 32) ** 2 * (recipe.network.base / 16) ** 2
     return min(200, max(1, round(CORE_BUDGET * facts.cores / (cost * facts.images))))

@@ -33,7 +33,13 @@ from us3l.training.trainer import Trainer
 from us3l.width import Width
 
 
-def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable[[], bool] = lambda: False) -> None:
+def finish(
+    trainer: Trainer,
+    run: Run,
+    display: Display,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+    damaged: int = 0,
+) -> None:
     """Calibrate and save what the run is to leave: the network's model, its teacher's, or both.
 
     Args:
@@ -41,15 +47,17 @@ def finish(trainer: Trainer, run: Run, display: Display, asked_to_stop: Callable
         run: Where the models go.
         display: Tells how far it is.
         asked_to_stop: Looked at between batches.
+        damaged: How many images could not be read, which the model's record says.
 
     Raises:
         Interrupted: It was asked to stop. A resumed run collects the statistics again.
         UserError: A network is not finite.
     """
-    product, promised = trainer.recipe.objective.product, {}
+    product = trainer.recipe.objective.product
+    promised: dict[str, Any] = {"damaged": damaged} if damaged else {}
     if product == "both":  # first, because the run's own model makes it a finished one
         save_model(trainer, "teacher", run.kept("teacher"), display, asked_to_stop)
-        promised = {"teacher": checksum(run.kept("teacher").model / "weights.safetensors")}
+        promised |= {"teacher": checksum(run.kept("teacher").model / "weights.safetensors")}
     save_model(trainer, "student" if product == "both" else product, run, display, asked_to_stop, promised)
 
 
@@ -79,7 +87,7 @@ def save_model(
     place: Run,
     display: Display,
     asked_to_stop: Callable[[], bool] = lambda: False,
-    promised: Mapping[str, str] = MappingProxyType({}),
+    promised: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Calibrate a network and save its model with its projector or classifier, unless it is of no use: see `finish`.
 

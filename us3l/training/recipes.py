@@ -156,8 +156,8 @@ class Recipe:
         scale = objective.sub_crop, max(objective.sub_crop, views.crop_scale[1])
         return replace(views, crop_scale=scale)
 
-    def settled(self) -> Recipe:
-        """This recipe with what depends on its other settings: the stem and the teacher."""
+    def resolved(self) -> Recipe:
+        """Return this recipe with what depends on its other settings: the stem and the teacher."""
         stem, teacher = self.network.stem, self.teacher
         if stem == "auto":
             stem = "cifar" if self.views.size <= SMALL else "imagenet"

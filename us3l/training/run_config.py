@@ -70,8 +70,8 @@ class Machine:
         if self.compile and self.sync_bn:
             raise UserError("compiled networks cannot share their batch norm: leave out `compile` or `sync_bn`")
 
-    def settled(self) -> Machine:
-        """These settings with what depends on the device: the precision."""
+    def resolved(self) -> Machine:
+        """Return these settings with what depends on the device: the precision."""
         if self.precision != "auto":
             return self
         return replace(self, precision=precision_here(self.accelerator))
@@ -95,6 +95,10 @@ class RunConfig:
     def source(self) -> str:
         """How to name the images now."""
         return data_source(self.data, self.data_path)
+
+    def resolved(self) -> RunConfig:
+        """Return the same with what depends on other settings and on this machine: see `Recipe` and `Machine`."""
+        return replace(self, recipe=self.recipe.resolved(), machine=self.machine.resolved())
 
     def located(self) -> RunConfig:
         """The same, with the place of the images as seen from the present working folder."""

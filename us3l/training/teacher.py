@@ -1,4 +1,4 @@
-"""Frozen teachers: pretrained networks, each of which sees a run's views in its own way."""
+"""Pretrained teachers, each of which sees a run's views as it was trained to; and the projectors that SEED needs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def save_projector(path: Path, head: nn.Sequential, features: Tensor) -> None:
     write_tensors(path, kept)
 
 
-class OwnWay(nn.Module):
-    """A network that looks at a run's views in its own way: at another size, or normalised by other numbers."""
+class TeacherView(nn.Module):
+    """A network that sees a run's views at another size, or normalised by other numbers."""
 
     scale: Tensor
     shift: Tensor
@@ -48,30 +48,48 @@ class OwnWay(nn.Module):
         return self.network(views * self.scale + self.shift)
 
 
-def open_teacher(recipe: Recipe, given: Init | None = None) -> nn.Module:
-    """The pretrained network that a recipe names as its teacher, as a module from a run's views to vectors.
+def open_teacher(recipe: Recipe, teacher: Init | None = None) -> nn.Module:
+    """Open the pretrained network that a recipe names as its teacher, as a module from a run's views to vectors.
 
     SEED's is followed by the projector of its run, where there is one.
 
     Args:
         recipe: Its views are what the teacher is shown.
-        given: The teacher, if the recipe cannot name it.
+        teacher: The teacher, if the recipe cannot name it.
 
     Raises:
         UserError: There is no such network, or it does not turn images into vectors.
     """
     assert recipe.teacher is not None
-    if given is None and recipe.teacher.startswith("<"):
+    if teacher is None and recipe.teacher.startswith("<"):
         raise UserError(f"this run imitates a network in memory, {recipe.teacher}: give it again, teacher=...")
-    source = open_pretrained(recipe.teacher if given is None else given)
-    network = source.network().eval()
+    source = open_pretrained(recipe.teacher if teacher is None else teacher)
+    head = projector_of(recipe.teacher) if recipe.objective.imitates_by_base_loss else None
+    return as_teacher(source.network(), recipe, source.mean, source.std, source.name, head)
+
+
+def as_teacher(
+    network: nn.Module, recipe: Recipe, mean: Channels, std: Channels, name: str, head: nn.Module | None = None
+) -> nn.Module:
+    """Return a network as a module from a run's views to vectors.
+
+    Args:
+        network: From images to features.
+        recipe: Its views are what the teacher is shown, at its `teacher_size`.
+        mean: By which the teacher's images are normalised.
+        std: Likewise.
+        name: What to call it.
+        head: What follows it, if anything.
+
+    Raises:
+        UserError: It does not turn images of this size into vectors.
+    """
     size = recipe.teacher_size or only_size(network)
-    if recipe.objective.imitates_by_base_loss and (head := projector_of(recipe.teacher)):
-        network = nn.Sequential(network, head).eval()
-    if size not in (None, recipe.views.size) or (source.mean, source.std) != (recipe.mean, recipe.std):
-        network = OwnWay(network, size, recipe, source.mean, source.std).eval()
-    check_vectors(network, recipe.views.size, "teacher", source.name, "teacher_size")
-    return network
+    teacher = (network if head is None else nn.Sequential(network, head)).eval()
+    if size not in (None, recipe.views.size) or (mean, std) != (recipe.mean, recipe.std):
+        teacher = TeacherView(teacher, size, recipe, mean, std).eval()
+    check_vectors(teacher, recipe.views.size, "teacher", name, "teacher_size")
+    return teacher
 
 
 def only_size(teacher: nn.Module) -> int | None:

@@ -6,7 +6,7 @@ import itertools
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,22 +21,17 @@ from us3l.data.images import Batch, Images, ImageSet, Step
 from us3l.data.preprocessing import Preprocessing
 from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import Peers
-from us3l.families import family, one_or_all, options_for
-from us3l.families.family import Family, as_family
 from us3l.objective.learner import Learner, Targets
 from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable
-from us3l.sorting import sort_channels
-from us3l.storage import copy_weights
 from us3l.system.errors import UserError
 from us3l.system.seeds import seeded
-from us3l.tensors import tensors_of
-from us3l.training.initial import Init, Pretrained
+from us3l.training.networks import Networks, new_networks
 from us3l.training.optimisers import copies, new_optimiser, take_back
-from us3l.training.recipes import SOURCE, Recipe
+from us3l.training.recipes import Recipe
 from us3l.training.run_config import Machine
-from us3l.training.teacher import check_vectors, open_teacher
+from us3l.training.teacher import check_vectors
 from us3l.width import Width
 
 
@@ -53,13 +48,24 @@ class StepResult:
     """Whether all gradients were finite."""
     left_out: Tensor
     """Whether the step changed nothing, because they were not (see `Machine.skip_bad_steps`)."""
+    waited: float = 0.0
+    """Seconds that it waited for its images."""
+    damaged: Sequence[str] = ()
+    """Images that could not be read, each with the reason; others took their place."""
+    failure: str | None = None
+    """Why this process cannot continue. One of several keeps taking part with blank images until all know of it."""
 
 
 class Trainer:
-    """One step of training at a time; all randomness comes from the seed and the step, so a state is small."""
+    """One step of training at a time; all randomness comes from the seed and the step, so a state is small.
 
-    trouble: str | None = None
-    """Why this process cannot continue. One of several keeps taking part with blank images until all know of it."""
+    Args:
+        recipe: What is trained, and how.
+        images: What it is trained on.
+        fabric: The devices and processes.
+        machine: How it is computed.
+        networks: What is trained, and what it imitates (default: those that the recipe names).
+    """
 
     def __init__(
         self,
@@ -67,16 +73,13 @@ class Trainer:
         images: Images,
         fabric: Fabric,
         machine: Machine | None = None,
-        own: Callable[[Any], nn.Module] | None = None,
-        source: Pretrained | None = None,
-        teacher: nn.Module | None = None,
+        networks: Networks | None = None,
     ) -> None:
         self.recipe, self.fabric, self.machine = recipe, fabric, machine or Machine()
         self.preprocessing = replace(Preprocessing.usual(recipe.views.size), mean=recipe.mean, std=recipe.std)
         """How the trained network is calibrated, evaluated and deployed."""
         self.peers = Peers(fabric.global_rank, fabric.world_size)
         self.images = images.to(fabric.device)
-        self.damaged = list(images.skipped)
         self.batch = min(recipe.batch_size, images.total) // fabric.world_size  # images on this device
         if self.batch < 2:
             raise UserError(f"{images.total} images are too few to train on {fabric.world_size} devices")
@@ -87,12 +90,12 @@ class Trainer:
         self.steps = min(planned, recipe.max_steps or planned)
         self.step, self.read_to = 0, -1
         self.reading: Iterator[Batch] = iter(())
-        self.waited = 0.0  # seconds that the last step waited for its images
+        self.failure: str | None = None
         self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
-        plain = own and as_family(own)
-        teacher = teacher or new_teacher(recipe, plain, source)
-        net = new_network(recipe, plain, source)
-        learner = new_learner(recipe, net, self.images, self.peers, teacher)
+        networks = networks or new_networks(recipe)
+        net = networks.net
+        torch.set_rng_state(networks.random_state)
+        learner = new_learner(recipe, net, self.images, self.peers, networks.pretrained_teacher)
         self.learner = learner.to(memory_format=torch.channels_last)
         for network in (net.full, learner.teacher, learner.pretrained_teacher) if self.machine.compile else ():
             if network is not None:
@@ -147,11 +150,11 @@ class Trainer:
     def take_batch(self) -> Batch:
         """Views of this step's images on this device; with labels, if and only if the method learns from them."""
         try:
-            batch = self.stand_in() if self.trouble else self.read_batch()
+            batch = self.stand_in() if self.failure else self.read_batch()
         except UserError as error:
             if self.peers.count == 1:
                 raise
-            batch, self.trouble = self.stand_in(), str(error)
+            batch, self.failure = self.stand_in(), str(error)
         if not self.recipe.objective.supervised or batch.labels is None:
             return replace(batch, labels=None)
         return replace(batch, labels=batch.labels.to(self.fabric.device, non_blocking=True))
@@ -162,8 +165,7 @@ class Trainer:
             self.reading = iter(())  # processes that read other steps end before others are started
             self.reading = self.read_from(self.step)
         batch = next(self.reading)
-        self.waited, self.read_to = batch.waited, self.step + 1
-        self.damaged += [name for name in batch.damaged if name not in self.damaged]
+        self.read_to = self.step + 1
         return replace(batch, views=tuple(map(channels_last, batch.views)))
 
     def read_from(self, first: int) -> Iterator[Batch]:
@@ -183,8 +185,8 @@ class Trainer:
 
     def sample(self, count: int, generator: torch.Generator) -> ImageSet:
         """Some images to look at, on this device, at the side that the trained network will see the centre of."""
-        found = self.images.sample(count, generator, self.preprocessing.resize)
-        return replace(found, images=found.images.to(self.fabric.device))
+        sample = self.images.sample(count, generator, self.preprocessing.resize)
+        return replace(sample, images=sample.images.to(self.fabric.device))
 
     def random_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Views of images (uint8) as training makes them, with those that sub-networks alone see."""
@@ -219,15 +221,15 @@ class Trainer:
         for networks in updates:
             self.optimiser.zero_grad()
             for number, width in enumerate(networks, start=1):
-                loss, found = self.backward(shares, width, targets, last=number == len(networks))
+                loss, reached = self.backward(shares, width, targets, last=number == len(networks))
                 losses.append(loss)
-                targets = found
+                targets = reached
             sound = sound & self.finite_gradients()
             left_out = self.update(sound)
-        self.learner.remember(*found, unless=left_out)
+        self.learner.remember(*reached, unless=left_out)
         self.skipped += left_out
         self.step += 1
-        return StepResult(step, widths, losses, sound, left_out)
+        return StepResult(step, widths, losses, sound, left_out, batch.waited, batch.damaged, self.failure)
 
     def update(self, sound: Tensor) -> Tensor:
         """Make the optimiser's step, and take it back if it is to be left out; whether it was.
@@ -251,7 +253,7 @@ class Trainer:
         """
         images = sum(map(len, shares))
         parts: list[Tensor] = []
-        found: list[Targets] = []
+        reached: list[Targets] = []
         for number, (share, target) in enumerate(zip(shares, targets, strict=True), start=1):
             weight = 1.0 if target is None else self.recipe.objective.weight(width)
             with self.fabric.no_backward_sync(self.model, enabled=not last or number < len(shares)):
@@ -261,8 +263,8 @@ class Trainer:
                 part = loss * (len(share) / images)
                 self.fabric.backward(part * weight)
             parts.append(part.detach())
-            found.append(target)
-        return torch.stack(parts).sum(), found
+            reached.append(target)
+        return torch.stack(parts).sum(), reached
 
     def finite_gradients(self) -> Tensor:
         """The same on every process, since they have exchanged their gradients."""
@@ -284,8 +286,8 @@ class Trainer:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        known, data = self.images.fingerprint(), state.get("data")
-        if not isinstance(data, list) or data != known[: max(2, len(data))]:  # older checkpoints have fewer numbers
+        now, data = self.images.fingerprint(), state.get("data")
+        if not isinstance(data, list) or data != now[: max(2, len(data))]:  # older checkpoints have fewer numbers
             raise UserError(
                 f"the images have changed since this run began (now {self.images.total}): bring back those it was "
                 "started with, or start a new run"
@@ -310,85 +312,6 @@ class Trainer:
             raise UserError(
                 f"the checkpoint does not fit the run's config.yaml: {str(error).splitlines()[0]}"
             ) from None
-
-
-def new_network(recipe: Recipe, own: Family | None = None, source: Pretrained | None = None) -> Slimmable:
-    """The network of a recipe before training; the seed decides its weights, or those it starts from.
-
-    Args:
-        recipe: What says which network.
-        own: The family, if it is one of the user's own.
-        source: The pretrained network that it starts from, if any; its channels are put in order.
-    """
-    network = recipe.settled().network
-    switchable = recipe.objective.fixed_widths if network.switchable else None
-    if network.switchable and switchable is None:
-        raise UserError("switchable batch norm needs a list of widths: `fixed_widths`")
-    if own is None and network.own:
-        raise UserError(
-            f"this run trains a network of your own, {network.backbone}: give it again, network=... or `backbone=WHAT`"
-        )
-    torch.manual_seed(recipe.seed)
-    net = one_or_all(plain := own or backbone(recipe), network.min_width, switchable, network.individual)
-    for width in recipe.objective.fixed_widths or ():
-        net.check(width)
-    if recipe.objective.mixed and not (net.family.stages or net.family.blocks):
-        raise UserError(f"mixed sub-networks have a width for each stage, and {net.family.name} has no stages")
-    if source is not None and network.individual is not None:  # which begins with its part of the pretrained network
-        copy_weights(all_widths(recipe, plain, source)._leading(network.individual), tensors_of(net.full))
-    elif source is not None:
-        put_in_order(source, net)
-    return net
-
-
-def all_widths(recipe: Recipe, plain: Family, source: Pretrained) -> Slimmable:
-    """A pretrained network with its channels in order, at every width that a recipe may mean."""
-    network = recipe.network
-    return put_in_order(source, Slimmable(plain, min(network.min_width, network.individual or 1.0)))
-
-
-def put_in_order(source: Pretrained, net: Slimmable) -> Slimmable:
-    """A network with the weights of a pretrained one, its channels in order of importance."""
-    source.put_into(net)
-    if not source.in_order:
-        sort_channels(net)
-    return net
-
-
-def new_teacher(
-    recipe: Recipe, own: Family | None = None, source: Pretrained | None = None, given: Init | None = None
-) -> nn.Module | None:
-    """The frozen network that a recipe has imitated, as a module from a run's views to vectors; None: there is none.
-
-    Args:
-        recipe: What names it.
-        own: The family, if it is one of the user's own.
-        source: What the run begins with. Without it, as when a run is resumed, a teacher that is the same network
-            has the right layers only: its weights are in the checkpoint.
-        given: The teacher, if the recipe cannot name it.
-    """
-    recipe = recipe.settled()
-    if recipe.teacher is None or not recipe.objective.needs_pretrained_teacher:
-        return None
-    with torch.random.fork_rng(devices=[]):
-        if recipe.teacher != SOURCE:
-            return open_teacher(recipe, given)
-        plain = own or backbone(recipe)
-        if source is None:
-            return plain(1.0)
-        net = all_widths(recipe, plain, source)
-        if not net.calibrated(1.0):
-            raise UserError(f"{source.name} has no batch-norm statistics, so it cannot teach: give another `teacher`")
-        return net.carve(1.0)
-
-
-def backbone(recipe: Recipe) -> Family:
-    """The family that a recipe names, with its options."""
-    network = recipe.settled().network
-    chosen = {"patch": network.patch, "heads": network.heads, "depth": network.depth}
-    options = options_for(network.backbone, network.stem, recipe.views.size, network.frozen_patches)
-    options |= {name: value for name, value in chosen.items() if value is not None}
-    return family(network.backbone, base=network.base, **options)
 
 
 def split(batch: Batch, count: int) -> list[Batch]:

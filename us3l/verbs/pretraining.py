@@ -151,9 +151,9 @@ def train(
     teacher: Init | None = None,
 ) -> None:
     """Train by settings that are complete; networks and images are only needed where the settings cannot name them."""
-    from us3l.training.loop import pretrain as train_all
+    from us3l.training.loop import train as train_all
 
-    told, recipe = progress_of(progress), config.recipe.settled()
+    told, recipe = progress_of(progress), config.recipe.resolved()
     if resume and run.finished:
         told.say(f"{run.folder} is finished: its model is in {run.model}")
         return
@@ -222,7 +222,7 @@ def with_weights(run: Run, weights: Product | None, progress: Progress) -> Run:
         from us3l.training.finish import make_model
 
         config = config_of(run)
-        config = replace(config, recipe=config.recipe.settled())
+        config = replace(config, recipe=config.recipe.resolved())
         make_model(config, run, weights, training_images(config, None, progress), progress)
     return place
 
@@ -307,7 +307,7 @@ def check_settled(run: Run, config: RunConfig) -> None:
         now = config.machine
         machine = Machine(stream=now.stream, memory_gib=now.memory_gib)
         data = data_path(config.source) or config.data
-        return RunConfig(data, config.recipe.settled(), machine)
+        return RunConfig(data, config.recipe.resolved(), machine)
 
     if settled(config) != settled(config_of(run)):
         raise UserError(f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them")
