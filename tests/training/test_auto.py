@@ -238,7 +238,7 @@ def test_the_method_is_ours_unless_a_method_or_a_recipe_is_named(
     if method := given.get("method", None if "recipe" in given else "us3l-plus"):
         expected = expected.with_method(method)
     assert trained[0].recipe == expected.resolved()
-    assert (trained[0].recipe.own_views is not None) == (given == {})
+    assert (trained[0].recipe.sub_views is not None) == (given == {})
 
 
 def test_settings_are_checked_before_anything_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

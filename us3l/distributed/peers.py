@@ -36,9 +36,9 @@ class _Gather(torch.autograd.Function):  # torch.distributed.nn, which has this,
     @staticmethod
     def forward(ctx: Any, rows: Tensor, peers: Peers) -> Tensor:
         ctx.peers = peers
-        found = [torch.empty_like(rows) for _ in range(peers.count)]
-        distributed.all_gather(found, rows)
-        return torch.cat(found)
+        gathered = [torch.empty_like(rows) for _ in range(peers.count)]
+        distributed.all_gather(gathered, rows)
+        return torch.cat(gathered)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

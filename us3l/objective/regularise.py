@@ -76,14 +76,14 @@ def sliced_channels(net: Slimmable) -> dict[Tensor, ChannelAxis]:
     channels of all but two-dimensional weights.
     """
     narrow = tensors_of(net.skeleton(net.min_width))
-    found: dict[Tensor, ChannelAxis] = {}
+    sliced: dict[Tensor, ChannelAxis] = {}
     for name, parameter in net.full.named_parameters():
         segments = (*net.family.segments(name), *[1] * parameter.ndim)
         for axis, (small, large) in enumerate(zip(narrow[name].shape, parameter.shape, strict=True)):
             if small < large:
-                found[parameter] = ChannelAxis(axis, segments[axis])
+                sliced[parameter] = ChannelAxis(axis, segments[axis])
                 break
-    return found or output_channels(net.full)
+    return sliced or output_channels(net.full)
 
 
 def output_channels(module: nn.Module) -> dict[Tensor, ChannelAxis]:

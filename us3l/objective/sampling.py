@@ -53,8 +53,8 @@ def sample_widths(
     draws = random_widths(objective, lowest, random)
     if objective.mixed:
         # The narrowest comes last: it has all blocks, so that all weights have gradients when processes exchange them.
-        some = [mixed(objective, lowest, draw, random, stages, blocks) for draw in draws[: objective.samples - 2]]
-        return [FULL, *some, Width(lowest)]
+        drawn = [mixed(objective, lowest, draw, random, stages, blocks) for draw in draws[: objective.samples - 2]]
+        return [FULL, *drawn, Width(lowest)]
     widths = [FULL, Width(lowest), *draws][: objective.samples] if objective.sandwich else draws
     if not objective.sandwich:
         widths.sort(reverse=True)

@@ -247,8 +247,8 @@ class MLflow:
         place, folder = os.environ.get("MLFLOW_TRACKING_URI"), run.mirror("mlruns")
         self.client = tracking.MlflowClient(place or folder.resolve().as_uri())
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "us3l")
-        known = self.client.get_experiment_by_name(experiment)
-        number = known.experiment_id if known else self.client.create_experiment(experiment)
+        existing = self.client.get_experiment_by_name(experiment)
+        number = existing.experiment_id if existing else self.client.create_experiment(experiment)
         identity = identity_of(run)
         begun = self.client.search_runs([number], f"tags.`us3l.run` = '{identity}'", max_results=1)
         for old in begun if place is None else ():

@@ -90,8 +90,8 @@ def spread(embeddings: Tensor) -> float:
     About 1 when directions are spread evenly, 0 when all embeddings are the same, or are not finite.
     """
     directions = torch.nn.functional.normalize(embeddings.float(), dim=1)
-    found = directions.std(dim=0).mean().item() * embeddings.shape[1] ** 0.5
-    return found if math.isfinite(found) else 0.0
+    deviation = directions.std(dim=0).mean().item() * embeddings.shape[1] ** 0.5
+    return deviation if math.isfinite(deviation) else 0.0
 
 
 def change(before: Tensor, now: Tensor) -> float:

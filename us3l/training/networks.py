@@ -62,7 +62,7 @@ def new_network(recipe: Recipe, user_family: Family | None = None, source: Pretr
     switchable = recipe.objective.fixed_widths if network.switchable else None
     if network.switchable and switchable is None:
         raise UserError("switchable batch norm needs a list of widths: `fixed_widths`")
-    if user_family is None and network.own:
+    if user_family is None and network.user_defined:
         raise UserError(
             f"this run trains a network of your own, {network.backbone}: give it again, network=... or `backbone=WHAT`"
         )

@@ -46,11 +46,11 @@ class Network:
     """Keep a ViT's patch embedding at its random first weights, as MoCo v3 and the paper do."""
 
     def __post_init__(self) -> None:
-        if self.backbone not in BACKBONES and not self.own:
+        if self.backbone not in BACKBONES and not self.user_defined:
             raise UserError(f"unknown backbone {self.backbone!r}: {did_you_mean(self.backbone, BACKBONES)}")
 
     @property
-    def own(self) -> bool:
+    def user_defined(self) -> bool:
         """Whether it is a network of the user's own."""
         return ":" in self.backbone
 
@@ -148,7 +148,7 @@ class Recipe:
                 raise UserError(f"{name}={value} is too small")
 
     @property
-    def own_views(self) -> Views | None:
+    def sub_views(self) -> Views | None:
         """How the views are made that sub-networks alone see, if there are such."""
         views, objective = self.views, self.objective
         if objective.sub_crop is None:

@@ -37,10 +37,10 @@ def with_settings(value: T, settings: Mapping[str, Any]) -> T:
     return _replaced(value, settings)
 
 
-def check_known(settings: Iterable[str], known: Collection[str]) -> None:
+def check_known(settings: Iterable[str], allowed: Collection[str]) -> None:
     for name in settings:
-        if name not in known:
-            raise UserError(f"unknown setting {name!r}: {did_you_mean(name, sorted(known))}")
+        if name not in allowed:
+            raise UserError(f"unknown setting {name!r}: {did_you_mean(name, sorted(allowed))}")
 
 
 def names(value: Any) -> Iterator[str]:

@@ -101,7 +101,7 @@ def only_size(teacher: nn.Module) -> int | None:
 
 @torch.no_grad()
 def check_vectors(network: nn.Module, size: int, role: str, name: str, setting: str, device: str = "cpu") -> None:
-    """That somebody's network makes a vector of each image.
+    """Raise if somebody's network does not make a vector of each image.
 
     Args:
         network: The network.
@@ -112,13 +112,17 @@ def check_vectors(network: nn.Module, size: int, role: str, name: str, setting: 
         device: Where it lies; "meta" computes nothing.
     """
     try:
-        found = network(torch.zeros(2, 3, size, size, device=device))
+        vectors = network(torch.zeros(2, 3, size, size, device=device))
     except Exception as error:  # networks of others raise errors of many kinds
         raise UserError(
             f"the {role} {name} cannot look at images of {size} pixels ({told(error)}): set `{setting}`, or fix it"
         ) from error
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2 or not found.is_floating_point():
-        what = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+    if not isinstance(vectors, Tensor) or vectors.ndim != 2 or len(vectors) != 2 or not vectors.is_floating_point():
+        what = (
+            f"a tensor of shape {tuple(vectors.shape)}"
+            if isinstance(vectors, Tensor)
+            else f"a {type(vectors).__name__}"
+        )
         raise UserError(f"a {role} makes a vector of each image, but of two images {name} makes {what}")
 
 
@@ -145,7 +149,7 @@ def read_projector(tensors: dict[str, Tensor], name: str) -> nn.Sequential:
             for statistic in ("running_mean", "running_var"):
                 layer.register_buffer(statistic, torch.zeros(layer.num_features))
             layer.track_running_stats = True
-    own = head.state_dict()
-    check_same(f"{name} does not hold a projector of us3l", tensors, shapes_of(own))
-    copy_weights(tensors, own)
+    state = head.state_dict()
+    check_same(f"{name} does not hold a projector of us3l", tensors, shapes_of(state))
+    copy_weights(tensors, state)
     return head

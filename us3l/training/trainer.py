@@ -172,7 +172,7 @@ class Trainer:
         """This process's part of the images of each step from the `first` on, as random views."""
         recipe, part = self.recipe, (self.peers.rank, self.peers.count)
         steps, count, normal = self.steps_from(first), recipe.objective.views, (recipe.mean, recipe.std)
-        device, own = self.fabric.device, recipe.own_views
+        device, own = self.fabric.device, recipe.sub_views
         return self.images.views(recipe.views, steps, recipe.seed, count, part, device, *normal, own=own)
 
     def base_views(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -190,7 +190,7 @@ class Trainer:
 
     def random_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Views of images (uint8) as training makes them, with those that sub-networks alone see."""
-        kinds = [kind for kind in (self.recipe.views, self.recipe.own_views) if kind is not None]
+        kinds = [kind for kind in (self.recipe.views, self.recipe.sub_views) if kind is not None]
         count, mean, std = self.recipe.objective.views, self.recipe.mean, self.recipe.std
         made = (random_views(images, kind, generator, count, mean=mean, std=std) for kind in kinds)
         return tuple(channels_last(view) for views in made for view in views)
@@ -329,7 +329,7 @@ def new_learner(
         if images.labels is None:
             raise UserError(f"{images.name} has no labels, which base_loss='cross-entropy' learns from")
         classes = 1 + int(images.labels.max())
-    for width in (1.0, net.min_width) if recipe.network.own else ():
+    for width in (1.0, net.min_width) if recipe.network.user_defined else ():
         check_vectors(net.skeleton(width), recipe.views.size, "network", recipe.network.backbone, "size", "meta")
     return Learner(net, objective, recipe.views.size, classes, teacher, peers)
 

@@ -80,7 +80,9 @@ def pretrain(
     if teacher is not None:
         settings["teacher"] = str(teacher) if isinstance(teacher, str | Path) else in_memory(teacher)
     if resume and run.started:
-        if network is not None and config_of(run).recipe.network.own:  # by whichever name: its shapes are compared
+        if (
+            network is not None and config_of(run).recipe.network.user_defined
+        ):  # by whichever name: its shapes are compared
             settings.pop("backbone", None)
         given = {} if init is None else {"init": str(init) if isinstance(init, str | Path) else in_memory(init)}
         chosen = resumed(run, data, config, **given, **settings)
@@ -191,7 +193,7 @@ def training_images(config: RunConfig, data: Data | None, progress: Progress) ->
     """The images of a run, opened as its settings say."""
     from us3l.data.sources import open_for_training
 
-    machine, views, own = config.machine, config.recipe.views, config.recipe.own_views
+    machine, views, own = config.machine, config.recipe.views, config.recipe.sub_views
     if own is not None:
         views = replace(views, crop_scale=(min(own.crop_scale[0], views.crop_scale[0]), 1.0))
     return open_for_training(
