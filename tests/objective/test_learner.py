@@ -17,8 +17,8 @@ from us3l.objective.learner import Learner
 from us3l.objective.methods import method
 from us3l.paper.cases import cases
 from us3l.system.seeds import seeded
-from us3l.training.networks import new_networks
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
+from us3l.training.run_networks import new_networks
 from us3l.training.trainer import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:width .* is not calibrated")

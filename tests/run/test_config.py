@@ -4,9 +4,9 @@ import pytest
 
 from us3l.run.config import read_config, write_config
 from us3l.system.errors import UserError
-from us3l.training.networks import new_network
 from us3l.training.recipes import RECIPES, named
 from us3l.training.run_config import RunConfig
+from us3l.training.run_networks import new_network
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -6,8 +6,8 @@ from lightning_fabric import Fabric
 from us3l.data.sources import load
 from us3l.objective.losses import unit
 from us3l.training.monitor import Monitor, change, spread, turn
-from us3l.training.networks import new_networks
 from us3l.training.recipes import MINI, Network
+from us3l.training.run_networks import new_networks
 from us3l.training.trainer import Trainer
 
 

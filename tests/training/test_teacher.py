@@ -17,9 +17,9 @@ from us3l.data.augment import normalise
 from us3l.run.checkpoints import load_checkpoint
 from us3l.system.errors import UserError
 from us3l.training.initial import open_pretrained, without_classifier
-from us3l.training.networks import new_network, new_networks, new_teacher
 from us3l.training.recipes import MINI, Network
 from us3l.training.run_config import config_of
+from us3l.training.run_networks import new_network, new_networks, new_teacher
 from us3l.training.teacher import TeacherView, open_teacher
 from us3l.training.trainer import Trainer
 
@@ -76,7 +76,7 @@ def test_a_teacher_sees_the_views_in_its_own_way():
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["resnet34", "convnext_tiny", "vit_b_16"])
 def test_networks_of_libraries_lose_their_last_layer(name):
-    """Networks that are none of ours, without memory: only shapes are looked at."""
+    """RunNetworks that are none of ours, without memory: only shapes are looked at."""
     with torch.device("meta"):
         network = without_classifier(torchvision.models.get_model(name)).eval()
         assert network(torch.zeros(2, 3, 224, 224)).shape == (2, {"resnet34": 512}.get(name, 768))

@@ -41,9 +41,9 @@ from us3l.training.finish import check_product, finish
 from us3l.training.initial import Init, Pretrained
 from us3l.training.loggers import Recorder, Tell, check_loggers
 from us3l.training.monitor import COLLAPSED, Monitor
-from us3l.training.networks import new_networks
 from us3l.training.recipes import SOURCE
 from us3l.training.run_config import RunConfig, config_of
+from us3l.training.run_networks import new_networks
 from us3l.training.trainer import StepResult, Trainer
 from us3l.width import Width
 

@@ -27,10 +27,10 @@ from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.seeds import seeded
-from us3l.training.networks import Networks, new_networks
 from us3l.training.optimisers import copies, new_optimiser, take_back
 from us3l.training.recipes import Recipe
 from us3l.training.run_config import Machine
+from us3l.training.run_networks import RunNetworks, new_networks
 from us3l.training.teacher import check_vectors
 from us3l.width import Width
 
@@ -73,7 +73,7 @@ class Trainer:
         images: Images,
         fabric: Fabric,
         machine: Machine | None = None,
-        networks: Networks | None = None,
+        networks: RunNetworks | None = None,
     ) -> None:
         self.recipe, self.fabric, self.machine = recipe, fabric, machine or Machine()
         self.preprocessing = replace(Preprocessing.usual(recipe.views.size), mean=recipe.mean, std=recipe.std)

@@ -20,7 +20,7 @@ from us3l.training.teacher import as_teacher, open_teacher
 
 
 @dataclass(frozen=True)
-class Networks:
+class RunNetworks:
     """What a run trains and what it imitates."""
 
     net: Slimmable
@@ -32,7 +32,7 @@ class Networks:
 
 def new_networks(
     recipe: Recipe, user_family: Family | None = None, source: Pretrained | None = None, teacher: Init | None = None
-) -> Networks:
+) -> RunNetworks:
     """Make the networks of a run.
 
     Args:
@@ -47,7 +47,7 @@ def new_networks(
     net = new_network(recipe, user_family, source)
     random_state = torch.get_rng_state()
     net.skeleton(net.min_width)  # whether the narrowest can be made is seen before any image is read
-    return Networks(net, new_teacher(recipe, user_family, source, teacher, net), random_state)
+    return RunNetworks(net, new_teacher(recipe, user_family, source, teacher, net), random_state)
 
 
 def new_network(recipe: Recipe, user_family: Family | None = None, source: Pretrained | None = None) -> Slimmable:
