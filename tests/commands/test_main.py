@@ -252,7 +252,7 @@ def only_write_settings(config, run, *_):
 )
 def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch, settings, width):
     """And what it says can be said."""
-    monkeypatch.setattr("us3l.training.loop.pretrain", only_write_settings)
+    monkeypatch.setattr("us3l.training.loop.train", only_write_settings)
     assert main(["pretrain", "digits", "--out", str(tmp_path / "a run"), *settings.split()]) == 0
     said = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  us3l ")]
     assert [shlex.split(line)[1:3] for line in said] == [
@@ -276,7 +276,7 @@ def test_the_stem_goes_by_the_size(tmp_path, capsys, monkeypatch):
         asked.append(config.recipe)
         write_config(run.config_file, config)
 
-    monkeypatch.setattr("us3l.training.loop.pretrain", asks)
+    monkeypatch.setattr("us3l.training.loop.train", asks)
     for size, more, stem in [(32, [], "cifar"), (224, [], "imagenet"), (224, ["--stem", "cifar"], "cifar")]:
         out = str(tmp_path / f"run{len(asked)}")
         assert main(["pretrain", "photos", "--out", out, "--size", str(size), *more]) == 0

@@ -153,7 +153,7 @@ def test_only_the_first_process_makes_the_page(tmp_path, monkeypatch, capsys):
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
     made: list[Path] = []
-    monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, run, *_: write_config(run.config_file, config))
+    monkeypatch.setattr("us3l.training.loop.train", lambda config, run, *_: write_config(run.config_file, config))
     monkeypatch.setattr("us3l.commands.report.after", made.append)
     for rank, pages in ((1, []), (0, [tmp_path / "0"])):
         monkeypatch.setattr(rank_zero_only, "rank", rank)

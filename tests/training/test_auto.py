@@ -196,7 +196,7 @@ def test_the_command_says_what_it_chose_and_keeps_it(
 
     monkeypatch.setattr(auto, "available_memory", lambda: 16 * GIB)
     monkeypatch.setattr("us3l.commands.report.after", lambda _: None)
-    monkeypatch.setattr("us3l.training.loop.pretrain", train)
+    monkeypatch.setattr("us3l.training.loop.train", train)
     command = ["pretrain", str(photos), "--out", str(run.folder)]
     typed = ["--base", "8", "--batch", "8", "--dim=16", "--no-max-first", "--hue", "0.1", "--accelerator", "cpu"]
     assert main([*command, *typed]) == 0
@@ -232,7 +232,7 @@ def test_the_method_is_ours_unless_a_method_or_a_recipe_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
 ) -> None:
     trained: list[RunConfig] = []
-    monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, *_: trained.append(config))
+    monkeypatch.setattr("us3l.training.loop.train", lambda config, *_: trained.append(config))
     pretrain("digits", tmp_path / "run", **given)  # type: ignore[arg-type]
     expected = named("digits")
     if method := given.get("method", None if "recipe" in given else "us3l-plus"):

@@ -126,7 +126,7 @@ def test_resuming_nothing_starts_when_it_is_known_on_what(tmp_path, capsys, monk
         write_config(run.config_file, config)
 
     with monkeypatch.context() as patched:
-        patched.setattr("us3l.training.loop.pretrain", trained)
+        patched.setattr("us3l.training.loop.train", trained)
         assert main(["pretrain", "--out", str(tmp_path / "run"), "--resume"]) == 2
         assert "is not a run" in capsys.readouterr().err
         assert main(["pretrain", "digits", "--out", str(tmp_path / "other"), "--resume"]) == 0

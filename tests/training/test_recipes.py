@@ -12,7 +12,7 @@ from us3l.training.settings import changed
 def configured(monkeypatch, tmp_path):
     """The recipe of a command line."""
     found = []
-    monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, *_: found.append(config.recipe))
+    monkeypatch.setattr("us3l.training.loop.train", lambda config, *_: found.append(config.recipe))
 
     def run(*arguments):
         monkeypatch.setattr("us3l.commands.report.after", lambda _: None)
