@@ -16,10 +16,15 @@ import torch
 
 from us3l.data.cached import cached_bytes
 from us3l.data.images import ImageSet
-from us3l.data.in_memory import available_memory
-from us3l.data.loader import usable_cores
 from us3l.data.sources import Data, peek
-from us3l.system.devices import Device, Precision, choose_device, precision_here
+from us3l.system.devices import (
+    Device,
+    Precision,
+    available_memory,
+    choose_device,
+    precision_here,
+    usable_cores,
+)
 from us3l.system.progress import SILENT, Progress
 from us3l.training.recipes import Optimiser, Recipe, named, times
 from us3l.training.run_config import Machine, RunConfig
