@@ -21,11 +21,11 @@ class Peers:
     count: int = 1
 
     def gather(self, rows: Tensor) -> Tensor:
-        """The rows of all processes in the order of their ranks; gradients flow back to where the rows came from."""
+        """Return the rows of all processes in the order of their ranks; gradients flow back to where they came from."""
         return rows if self.count == 1 else _Gather.apply(rows.contiguous(), self)
 
     def places(self, rows: Tensor) -> Tensor:
-        """Where this process's rows are among those of all."""
+        """Return where this process's rows are among those of all."""
         return self.rank * len(rows) + torch.arange(len(rows), device=rows.device)
 
 

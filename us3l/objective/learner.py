@@ -103,7 +103,7 @@ class Learner(nn.Module):
         return self.run(views, width).z
 
     def run(self, views: PerView, width: Width) -> Outputs:
-        """What the network of a width makes of each view."""
+        """Return what the network of a width makes of each view."""
         network = self.net.bind(width)
         features = tuple(network(view) for view in views)
         return Outputs(features, per_view(self.projector, features))
@@ -118,7 +118,7 @@ class Learner(nn.Module):
 
     @torch.no_grad()
     def targets(self, views: PerView) -> Targets:
-        """What teachers make of the views."""
+        """Return what teachers make of the views."""
         momentum, pretrained = (
             None if teacher is None else tuple(teacher(view) for view in views)
             for teacher in (self.teacher, self.pretrained_teacher)
@@ -141,7 +141,7 @@ class Learner(nn.Module):
     def forward(
         self, views: PerView, width: Width, targets: Targets | None = None, labels: Tensor | None = None
     ) -> tuple[Tensor, Targets]:
-        """The loss of the network of a width, and the targets of those that follow on the same views.
+        """Return the loss of the network of a width, and the targets of those that follow on the same views.
 
         The first, which has no targets yet, is the base network; networks that are given targets are sub-networks.
         """
@@ -159,7 +159,7 @@ class Learner(nn.Module):
     def pair(
         self, part: Part, outputs: Outputs, targets: Targets, labels: Tensor | None = None
     ) -> tuple[PerView, PerView]:
-        """What a part of a network's loss compares: its outputs, as that loss sees them, and their targets."""
+        """Return what a part of a network's loss compares: its outputs, as that loss sees them, and their targets."""
         projected, z = self.objective.loss(part).projected, outputs.z
         comparable = units if projected else logits
         if part == "base":
@@ -178,7 +178,7 @@ class Learner(nn.Module):
         return compared, comparable(require(getattr(targets, target)))
 
     def part_loss(self, part: Part, outputs: PerView, targets: PerView, peers: Peers = ALONE) -> Tensor:
-        """A part of the loss of a network: the mean over views, by the function that the table names."""
+        """Return a part of a network's loss: the mean over views, by the function that the table names."""
         loss = self.objective.loss(part)
         function: Callable[..., Tensor] = getattr(losses, loss.function)
         values: dict[str, Any] = {"peers": peers, "queue": None if self.queue is None else self.queue.rows}
@@ -192,7 +192,7 @@ class Learner(nn.Module):
     def guidance(
         self, views: PerView, width: Width, labels: Tensor | None = None, seen: PerView | None = None
     ) -> Tensor:
-        """How the sub-network of a width is pulled: the gradient of its loss for each of its outputs (V x N x D).
+        """Return the pull on the sub-network of a width: the gradient of its loss for each of its outputs (V x N x D).
 
         The paper's dL/dz of equations 9 and 10, temperatures left out, so that methods can be compared. Of a mixture of
         losses it is the mixture, each for the outputs that it sees. Imitation of a pretrained teacher, which sees other
@@ -223,7 +223,7 @@ class Learner(nn.Module):
 
 @cache
 def further_parameters(function: Callable[..., Tensor]) -> tuple[str, ...]:
-    """The names of a loss's parameters after the outputs and their targets."""
+    """Return the names of a loss's parameters after the outputs and their targets."""
     return tuple(signature(function).parameters)[2:]
 
 

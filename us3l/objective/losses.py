@@ -15,7 +15,7 @@ from us3l.distributed.peers import ALONE, Peers
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of length 1; never in less than float32.
+    """Return rows of length 1; never in less than float32.
 
     Args:
         x: Vectors (N x D).
@@ -69,7 +69,7 @@ def info_nce(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> 
 
 
 def negative_cosine(z: Tensor, t: Tensor) -> Tensor:
-    """The mean negative cosine similarity of outputs and targets (eq. 6): what the paper calls MSE.
+    """Return the mean negative cosine similarity of outputs and targets (eq. 6): what the paper calls MSE.
 
     Args:
         z: Outputs, unit vectors (N x D).
@@ -144,12 +144,12 @@ def relations(z: Tensor, t: Tensor, relation_temperature: float, peers: Peers = 
 
 
 def similarities(z: Tensor, t: Tensor, queue: Tensor) -> Tensor:
-    """Of each row of `z` to its row of `t`, and to all of the queue: N x (1 + K)."""
+    """Return those of each row of `z` to its row of `t`, and to all of the queue: N x (1 + K)."""
     return torch.cat([(z * t).sum(dim=1, keepdim=True), products(z, queue)], dim=1)
 
 
 def products(rows: Tensor, others: Tensor) -> Tensor:
-    """Of each row with each of the others, in their own type: mixed precision would round cosines to three digits."""
+    """Multiply all rows with all others in their own type: mixed precision would round cosines to three digits."""
     kind = rows.device.type
     with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
         return rows @ others.T

@@ -123,7 +123,7 @@ METHODS: dict[str, Method] = {
 
 
 def method(name: str) -> Method:
-    """A method by its name.
+    """Return a method by its name.
 
     >>> method("byol").objective["samples"]
     1

@@ -23,7 +23,7 @@ def sample_widths(
     stages: int = 1,
     blocks: Sequence[int] | None = None,
 ) -> list[Width]:
-    """The widths of one step out of `steps`, the base network's first.
+    """Draw the widths of one step out of `steps`, the base network's first.
 
     Drawn from the seed and the step alone: the same on every process, and the same after a resume.
 
@@ -62,7 +62,7 @@ def sample_widths(
 
 
 def random_widths(objective: Objective, lowest: float, random: Random) -> list[Width]:
-    """As many as there can be, each from the whole range, or each from an equal part of it."""
+    """Draw as many as there can be, each from the whole range, or each from an equal part of it."""
     if not objective.stratified:
         return [Width(random.uniform(lowest, 1.0)) for _ in range(objective.samples)]
     count = max(0, objective.samples - 2) if objective.sandwich else objective.samples
@@ -73,7 +73,7 @@ def random_widths(objective: Objective, lowest: float, random: Random) -> list[W
 def mixed(
     objective: Objective, lowest: float, draw: Width, random: Random, stages: int, blocks: Sequence[int] | None
 ) -> Width:
-    """A sub-network with a width for each stage, and fewer blocks; or the plain one that was drawn."""
+    """Draw a sub-network with a width for each stage, and fewer blocks; or return the plain one that was drawn."""
     if random.random() >= objective.mixed:
         return draw
     widths = [max(lowest, round(random.uniform(lowest, 1.0), 3)) for _ in range(stages)]
@@ -83,7 +83,7 @@ def mixed(
 
 
 def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -> float:
-    """The narrowest width that sampling has reached: 0.75, 0.5, 0.25 in turn, when it is lowered gradually."""
+    """Return the narrowest width that sampling has reached: 0.75, 0.5, 0.25 in turn, when it is lowered gradually."""
     if objective.fixed_widths:
         return min(objective.fixed_widths)
     if not objective.gradual:
@@ -99,7 +99,7 @@ def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -
 
 
 def alone(objective: Objective) -> Fraction:
-    """The share of a run in which the full network trains alone at first."""
+    """Return the share of a run in which the full network trains alone at first."""
     return share(objective.full_alone) if objective.max_first else Fraction(0)
 
 

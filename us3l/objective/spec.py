@@ -281,11 +281,11 @@ class Objective:
         return [self.loss_name(part) for part in self.sub_shares]
 
     def loss_name(self, part: Part) -> str:
-        """The name of a part of a network's loss: that of a base loss, of a distillation loss, or the part's own."""
+        """Return the name of a part of a network's loss: a base loss's, a distillation loss's, or its own."""
         return {"base": self.base_loss, "distillation": self.distill_loss}.get(part, part)
 
     def loss(self, part: Part) -> Loss:
-        """The row of the table that a part of a network's loss is."""
+        """Return the row of the table that a part of a network's loss is."""
         if part == "base":
             return BASE_LOSSES[self.base_loss]
         if part == "distillation":
@@ -293,7 +293,7 @@ class Objective:
         return TEACHER_LOSSES[part]
 
     def target(self, part: Part) -> Target:
-        """What a part of a network's loss compares its outputs with."""
+        """Return what a part of a network's loss compares its outputs with."""
         if part == "distillation":
             return "momentum_teacher" if self.momentum_sub else "full"
         if part != "base":
@@ -306,12 +306,12 @@ class Objective:
         return "stopped" if loss.predictor else "outputs"
 
     def gradient_scale(self, part: Part) -> float:
-        """What undoes the temperature's factor in the gradient of a part of the sub-networks' loss."""
+        """Return what undoes the temperature's factor in the gradient of a part of the sub-networks' loss."""
         setting = self.loss(part).temperature
         return 1.0 if setting is None else getattr(self, setting)
 
     def weight(self, width: Width) -> float:
-        """Of the loss of the sub-network of a width, beside that of the full network."""
+        """Return that of the loss of the sub-network of a width, beside that of the full network."""
         return float(width) ** self.width_power
 
     @property
@@ -326,7 +326,7 @@ class Objective:
 
 @cache
 def choices() -> dict[str, tuple[str, ...]]:
-    """The settings that are one of some words, and these."""
+    """Return the settings that are one of some words, and these."""
     hints = get_type_hints(Objective)
     return {name: get_args(kind) for name, kind in hints.items() if get_origin(kind) is Literal}
 
@@ -339,7 +339,7 @@ GUIDELINES = {
 
 
 def warning(objective: Objective) -> str | None:
-    """What to say about a composition that satisfies none of the guidelines."""
+    """Return what to say about a composition that satisfies none of the guidelines."""
     if objective.samples == 1 or any(objective.guidelines.values()):
         return None
     return (

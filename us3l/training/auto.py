@@ -160,7 +160,7 @@ def look(data: Data, settings: Mapping[str, Any] | None = None, progress: Progre
 
 
 def choose(facts: AutoFacts, settings: Mapping[str, Any] | None = None) -> AutoChoice:
-    """The settings that fit.
+    """Choose the settings that fit.
 
     Args:
         facts: About the images and the computer.
@@ -194,7 +194,7 @@ def choose(facts: AutoFacts, settings: Mapping[str, Any] | None = None) -> AutoC
 
 
 def step_bytes(config: RunConfig) -> float:
-    """An estimate of the memory that a step takes on one device, on the careful side."""
+    """Estimate the memory that a step takes on one device, on the careful side."""
     recipe, machine = config.recipe.resolved(), config.machine
     network, size = recipe.network, recipe.views.size
     per_pixel = 12 + BYTES.get(network.backbone, BYTES["resnet50"])[network.stem == "cifar"] * network.base / 64
@@ -203,7 +203,7 @@ def step_bytes(config: RunConfig) -> float:
 
 
 def count(number: int, what: str) -> str:
-    """A number of things.
+    """Return a number of things.
 
     >>> count(1, "epoch"), count(2, "epoch")
     ('1 epoch', '2 epochs')
@@ -212,7 +212,7 @@ def count(number: int, what: str) -> str:
 
 
 def _sizes(facts: AutoFacts) -> tuple[int, ...]:
-    """The sides of views that the images are large enough for, the best first."""
+    """Return the sides of views that the images are large enough for, the best first."""
     sizes = GPU_SIZES if facts.gpu else CPU_SIZES
     return tuple(size for size in sizes if size <= facts.side) or (TINY,)
 
@@ -244,7 +244,7 @@ def _candidates(
 
 
 def _with_settings(recipe: Recipe, machine: Machine, settings: Mapping[str, Any]) -> RunConfig:
-    """The settings with those of the user that decide about memory."""
+    """Return the settings with those of the user that decide about memory."""
     network = {name: settings[name] for name in ("backbone", "base", "stem") if settings.get(name)}
     computed = {name: settings[name] for name in ("devices", "accumulate", "memory_gib", "stream") if name in settings}
     if settings.get("precision", "auto") != "auto":
@@ -255,7 +255,7 @@ def _with_settings(recipe: Recipe, machine: Machine, settings: Mapping[str, Any]
 
 
 def _epochs(recipe: Recipe, facts: AutoFacts) -> int:
-    """On a GPU as many as in the paper for this many images; on a CPU as many as its cores are asked for."""
+    """Return as many as in the paper for this many images on a GPU; on a CPU as many as its cores are asked for."""
     if facts.gpu:
         return min(400, max(100, GPU_VIEWS // facts.images))
     settled = recipe.resolved()
@@ -265,7 +265,7 @@ def _epochs(recipe: Recipe, facts: AutoFacts) -> int:
 
 
 def _adamw(recipe: Recipe, facts: AutoFacts) -> Optimiser:
-    """The optimiser of the recipes for ViTs: the rate is in proportion to the batch, the warm-up to the epochs."""
+    """Return the optimiser of the recipes for ViTs, its rate in proportion to the batch, its warm-up to the epochs."""
     like = named("cifar-vit-tiny" if facts.gpu else "mini-cifar-vit-tiny")
     lr = times(like.optimiser.lr, recipe.batch_size / like.batch_size)
     return replace(like.optimiser, lr=lr, warmup=times(like.optimiser.warmup, recipe.epochs / like.epochs))

@@ -31,7 +31,7 @@ SPREAD = "spread of the embeddings: about 1 is healthy, near 0 is collapsed (see
 
 
 def losses_line(objective: Objective, widths: Sequence[Width], losses: Sequence[float]) -> str:
-    """The losses of a step by their names: that of the full network, and those of the sub-networks.
+    """Describe the losses of a step by their names: that of the full network, and those of the sub-networks.
 
     Values of losses of different names cannot be compared with each other.
 
@@ -74,17 +74,17 @@ class Display:
             self.live.stop()
 
     def say(self, text: str, style: str | None = None) -> None:
-        """A message that stays."""
+        """Show a message that stays."""
         self.progress.say(printable(text), style)
         self.record(text)
 
     def record(self, text: str) -> None:
-        """A line of the log, whatever names are in it."""
+        """Write a line of the log, whatever names are in it."""
         if self.log:
             append_lines(self.log, [f"{time.strftime('%Y-%m-%d %H:%M:%S')} {one_line(text)}"])
 
     def step(self, step: int, seconds: float, images: int, epoch: str, losses: str, waited: float = 0.0) -> None:
-        """One step is done.
+        """Note that a step is done.
 
         Args:
             step: Its number, from 0.
@@ -121,7 +121,7 @@ class Display:
             self.say(f"{text}  {losses}")
 
     def show(self, gauges: WidthGauges) -> None:
-        """The gauges were read: kNN accuracy, or LiDAR where there are no labels, and the spread of the embeddings."""
+        """Show the gauges: kNN accuracy, or LiDAR where there are no labels, and the spread of the embeddings."""
         first, self.gauges = not self.gauges, gauges
         parts = []
         for width, values in gauges.items():

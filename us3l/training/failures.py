@@ -106,7 +106,7 @@ def note_damaged(path: Path, damaged: Iterable[str]) -> list[str]:
 
 
 def check_damaged(name: str, damaged: Sequence[str], limit: int) -> None:
-    """A `UserError` when more images than allowed cannot be read."""
+    """Raise a `UserError` if more images than allowed cannot be read."""
     if len(damaged) > limit:
         raise UserError(
             f"{name}: {len(damaged)} images cannot be read, such as {damaged[-1]}; repair or remove them, or allow "

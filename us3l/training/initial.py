@@ -56,7 +56,7 @@ class Pretrained:
         return digest(self.state)
 
     def configure(self, config: RunConfig) -> RunConfig:
-        """A run's settings with this start: its network, if it is one of ours, and its normalisation."""
+        """Return a run's settings with this start: its network, if it is one of ours, and its normalisation."""
         network = recognise(shapes_of(self.state)) or {}
         if network:
             network = {"stem": "imagenet", **network, **self.options}
@@ -70,7 +70,7 @@ class Pretrained:
         return replace(config, recipe=recipe)
 
     def network(self) -> nn.Module:
-        """The plain network: from images to features.
+        """Return the plain network: from images to features.
 
         Raises:
             UserError: It is a state dict of a network that is none of ours.
@@ -89,7 +89,7 @@ class Pretrained:
         return net.carve(1.0)
 
     def image_size(self, network: Mapping[str, Any]) -> int:
-        """The side of the images that a network of ours was made for, as its positions tell, if it has any."""
+        """Return the side of the images that a network of ours was made for, as its positions tell, if it has any."""
         sides = [shape[1] for name, shape in shapes_of(self.state).items() if "pos_embed" in name]
         return int(sides[0] ** 0.5) * network["patch"] if sides else 224
 
@@ -116,7 +116,7 @@ class Pretrained:
 
 
 def open_pretrained(init: Init, family: Callable[[Any], nn.Module] | None = None) -> Pretrained:
-    """The pretrained network that a person names or gives.
+    """Open the pretrained network that a person names or gives.
 
     Args:
         init: See `Init`.
@@ -141,7 +141,7 @@ def open_pretrained(init: Init, family: Callable[[Any], nn.Module] | None = None
 
 
 def name_in_memory(network: Init) -> str:
-    """What to call a network in memory."""
+    """Return what to call a network in memory."""
     return f"<{network.family.name if isinstance(network, Slimmable) else type(network).__name__}>"
 
 
@@ -153,21 +153,21 @@ def from_slimmable(name: str, net: Slimmable) -> Pretrained:
 
 
 def calibrated(name: str, net: Slimmable) -> nn.Module:
-    """The full network of a model."""
+    """Return the full network of a model."""
     if not net.calibrated(1.0):
         raise UserError(f"the teacher in {name} is not calibrated at width 1: us3l.calibrate and save it again")
     return net.carve(1.0)
 
 
 def from_module(name: str, module: nn.Module) -> Pretrained:
-    """A network in memory; those of timm say how they want their images."""
+    """Return a network in memory as a pretrained one; those of timm say how they want their images."""
     settings = getattr(module, "pretrained_cfg", None) or {}
     mean, std = (tuple(settings.get(key) or usual) for key, usual in (("mean", MEAN), ("std", STD)))
     return Pretrained(name, module.state_dict(), mean, std, build=lambda: copy.deepcopy(module))
 
 
 def without_classifier(network: nn.Module) -> nn.Module:
-    """A network of a library that gives features instead of logits: without its last linear layer."""
+    """Return a network of a library without its last linear layer, so that it gives features instead of logits."""
     last = [name for name, part in network.named_modules() if isinstance(part, nn.Linear)][-1:]
     for name in last:
         network.set_submodule(name, nn.Identity())
@@ -175,7 +175,7 @@ def without_classifier(network: nn.Module) -> nn.Module:
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """The state dict in a file. Nothing in it is run."""
+    """Read the state dict in a file. Nothing in it is run."""
     if path.suffix == ".safetensors":
         return read_tensors(path, whole_numbers=True)
     try:
@@ -227,7 +227,7 @@ LIBRARIES = {"torchvision": from_torchvision, "timm": from_timm}
 
 
 def fetched(spec: str, fetch: Callable[[], Any]) -> Any:
-    """What a library fetches, or keeps from the last time."""
+    """Return what a library fetches, or keeps from the last time."""
     try:
         return fetch()
     except Exception as error:  # libraries raise errors of many kinds when there is no network

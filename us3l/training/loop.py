@@ -216,7 +216,7 @@ def run_steps(
 
 
 def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResult]) -> list[StepRecord | Skipped]:
-    """The records of the steps that are waiting."""
+    """Return the records of the steps that are waiting."""
     losses = trainer.fabric.all_reduce(torch.cat([torch.stack(done.losses) for done in waiting]), reduce_op="mean")
     assert isinstance(losses, Tensor)
     values = iter(losses.tolist())
@@ -311,7 +311,7 @@ def look(trainer: Trainer, monitor: Monitor, recorder: Recorder, display: Displa
 
 
 def check_settings(config: RunConfig) -> None:
-    """What can be checked before anything is read: teachers where they are used, a batch that fits the devices."""
+    """Check what can be before anything is read: teachers where they are used, a batch that fits the devices."""
     check_loggers(config.machine.loggers)
     recipe = config.recipe
     objective, teacher = recipe.objective, recipe.teacher
@@ -337,7 +337,7 @@ def check_settings(config: RunConfig) -> None:
 
 
 def step_cost(widths: list[Width]) -> float:
-    """The relative cost of a step: forward and backward of the network of each width, and the teacher's forward."""
+    """Return the relative cost of a step: forward and backward of each width's network, and the teacher's forward."""
     return 1 + 3 * sum(float(width) ** 2 for width in widths)
 
 
@@ -369,7 +369,7 @@ def describe(config: RunConfig, trainer: Trainer) -> str:
 
 
 def teacher_phrase(objective: Objective, steps: int) -> str:
-    """With which momentum the teacher follows, if there is one; at first, where it rises."""
+    """Say with which momentum the teacher follows, if there is one; at first, where it rises."""
     if not objective.has_momentum_teacher:
         return ""
     rising = ", rising to 1" if objective.teacher_schedule == "cosine" else ""

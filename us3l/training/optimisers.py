@@ -10,7 +10,7 @@ from us3l.training.recipes import Optimiser
 
 
 def new_optimiser(settings: Optimiser, module: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """An optimiser of a module's parameters. Without weight decay, which `GroupDecay` does."""
+    """Return an optimiser of a module's parameters, without weight decay, which `GroupDecay` does."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if settings.algorithm == "sgd":
         return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum)
@@ -30,7 +30,7 @@ def new_optimiser(settings: Optimiser, module: nn.Module, device: torch.device) 
 
 
 def tensors_of(optimiser: torch.optim.Optimizer) -> dict[tuple[Tensor, str], Tensor]:
-    """All that an optimiser's step changes: the parameters, and its own state of each."""
+    """Return all that an optimiser's step changes: the parameters, and its own state of each."""
     tensors: dict[tuple[Tensor, str], Tensor] = {}
     for parameter in (parameter for group in optimiser.param_groups for parameter in group["params"]):
         state = {name: value for name, value in optimiser.state.get(parameter, {}).items() if isinstance(value, Tensor)}

@@ -166,7 +166,7 @@ class Recipe:
         return replace(self, network=replace(self.network, stem=stem), teacher=teacher)
 
     def with_method(self, name: str) -> Recipe:
-        """This recipe for another method.
+        """Return this recipe for another method.
 
         Args:
             name: One that `us3l recipes` prints, such as "us-simsiam".
@@ -175,7 +175,7 @@ class Recipe:
         return replace(self.with_objective(**chosen.objective), network=replace(self.network, **chosen.network))
 
     def with_objective(self, **changes: Any) -> Recipe:
-        """This recipe for another objective, and with what its base loss needs: see `tuned_for`.
+        """Return this recipe for another objective, and with what its base loss needs: see `tuned_for`.
 
         Args:
             changes: Fields of `Objective` by name, such as `base_loss="mse"`.
@@ -184,7 +184,7 @@ class Recipe:
         return replace(self.tuned_for(objective.base_loss), objective=objective)
 
     def tuned_for(self, base_loss: str) -> Recipe:
-        """This recipe with the learning rate, weight decay, epochs and views that a base loss needs: see `FACTORS`.
+        """Return this recipe with the learning rate, weight decay, epochs and views of a base loss: see `FACTORS`.
 
         Supervised learning sees crops and flips only.
 
@@ -208,12 +208,12 @@ class Recipe:
 
 
 def times(value: float, factor: float) -> float:
-    """A product as people write it: 0.1 * 0.4 is 0.04."""
+    """Return a product as people write it: 0.1 * 0.4 is 0.04."""
     return float(f"{value * factor:.6g}")
 
 
 def mini(recipe: Recipe, images: int = 50_000) -> Recipe:
-    """The twin of a recipe that two cores can train: a quarter of the channels, small heads, few epochs.
+    """Return the twin of a recipe that two cores can train: a quarter of the channels, small heads, few epochs.
 
     Its teacher's memory is the same share of the run: see `us3l.objective.scaling`.
 
@@ -326,7 +326,7 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
 
 
 def twin(name: str) -> str:
-    """The name of the recipe for CPUs that stands for one of the paper's.
+    """Return the name of the recipe for CPUs that stands for one of the paper's.
 
     >>> twin("cifar-resnet18"), twin("cifar-vit-tiny")
     ('mini', 'mini-cifar-vit-tiny')
@@ -335,7 +335,7 @@ def twin(name: str) -> str:
 
 
 def named(name: str) -> Recipe:
-    """A recipe by its name.
+    """Return a recipe by its name.
 
     Args:
         name: One that `us3l recipes` prints.

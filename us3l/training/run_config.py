@@ -101,7 +101,7 @@ class RunConfig:
         return replace(self, recipe=self.recipe.resolved(), machine=self.machine.resolved())
 
     def located(self) -> RunConfig:
-        """The same, with the place of the images as seen from the present working folder."""
+        """Return the same, with the place of the images as seen from the present working folder."""
         return replace(self, data_path=data_path(self.data))
 
 

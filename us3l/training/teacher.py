@@ -93,7 +93,7 @@ def as_teacher(
 
 
 def only_size(teacher: nn.Module) -> int | None:
-    """The only side of images that a network takes, as ViTs say it, ours and those of torchvision and timm."""
+    """Return the only side of images that a network takes, as ViTs say it, ours and those of torchvision and timm."""
     size = vars(teacher).get("image_size") or getattr(getattr(teacher, "patch_embed", None), "img_size", None)
     size = size[0] if isinstance(size, tuple) else size
     return size if isinstance(size, int) else None
@@ -127,7 +127,7 @@ def check_vectors(network: nn.Module, size: int, role: str, name: str, setting: 
 
 
 def projector_of(path: str) -> nn.Module | None:
-    """That of a run, if it keeps one."""
+    """Return that of a run, if it keeps one."""
     run = Run(path)
     if run.projector.exists():
         return read_projector(read_tensors(run.projector), str(run.projector))

@@ -109,7 +109,7 @@ class Trainer:
         self.optimiser: Any = fabric.setup_optimizers(optimiser)
 
     def widths(self, step: int) -> list[Width]:
-        """The widths that run at a step, snapped to canonical ones."""
+        """Return the widths that run at a step, snapped to canonical ones."""
         net, objective = self.learner.net, self.recipe.objective
         family = net.family
         shape = family.stages or 1, family.blocks
@@ -133,14 +133,14 @@ class Trainer:
             self.decay.add_to_gradients(share)
 
     def epoch(self, number: int) -> list[Step]:
-        """The steps of an epoch, and the images that all processes together look at in each."""
+        """Return the steps of an epoch, and the images that all processes together look at in each."""
         order = self.images.order(seeded(self.recipe.seed, number))
         batches = order[: self.per_epoch * self.batch * self.fabric.world_size].view(self.per_epoch, -1)
         first = number * self.per_epoch
         return [Step(step, number, indices) for step, indices in enumerate(batches, start=first)]
 
     def steps_from(self, first: int) -> Iterator[Step]:
-        """The steps that are left from the `first` on, epoch after epoch."""
+        """Return the steps that are left from the `first` on, epoch after epoch."""
         trainer = weakref.proxy(self)  # what reads ahead of it must not keep it alive
         epochs = (trainer.epoch(number) for number in itertools.count(first // self.per_epoch))
         steps = itertools.chain.from_iterable(epochs)
@@ -160,7 +160,7 @@ class Trainer:
         return replace(batch, labels=batch.labels.to(self.fabric.device, non_blocking=True))
 
     def read_batch(self) -> Batch:
-        """The next batch; of images in files, processes read ahead of it until the run ends."""
+        """Return the next batch; of images in files, processes read ahead of it until the run ends."""
         if self.read_to != self.step:
             self.reading = iter(())  # processes that read other steps end before others are started
             self.reading = self.read_from(self.step)
@@ -169,22 +169,22 @@ class Trainer:
         return replace(batch, views=tuple(map(channels_last, batch.views)))
 
     def read_from(self, first: int) -> Iterator[Batch]:
-        """This process's part of the images of each step from the `first` on, as random views."""
+        """Return this process's part of the images of each step from the `first` on, as random views."""
         recipe, part = self.recipe, (self.peers.rank, self.peers.count)
         steps, count, normal = self.steps_from(first), recipe.objective.views, (recipe.mean, recipe.std)
         device, own = self.fabric.device, recipe.sub_views
         return self.images.views(recipe.views, steps, recipe.seed, count, part, device, *normal, own=own)
 
     def base_views(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Those of a batch's views that the base network and the teacher see."""
+        """Return those of a batch's views that the base network and the teacher see."""
         return views[: self.recipe.objective.views]
 
     def sub_views(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Those of a batch's views that sub-networks see."""
+        """Return those of a batch's views that sub-networks see."""
         return views[-self.recipe.objective.views :]  # their own come last
 
     def sample(self, count: int, generator: torch.Generator) -> ImageSet:
-        """Some images to look at, on this device, at the side that the trained network will see the centre of."""
+        """Return images to look at, on this device, at the side that the trained network will see the centre of."""
         sample = self.images.sample(count, generator, self.preprocessing.resize)
         return replace(sample, images=sample.images.to(self.fabric.device))
 
@@ -196,7 +196,7 @@ class Trainer:
         return tuple(channels_last(view) for views in made for view in views)
 
     def stand_in(self) -> Batch:
-        """A batch in the place of one that cannot be had."""
+        """Return a batch in the place of one that cannot be had."""
         size = self.recipe.views.size
         views = tuple(
             channels_last(torch.zeros(self.batch, 3, size, size, device=self.fabric.device))
@@ -267,14 +267,14 @@ class Trainer:
         return torch.stack(parts).sum(), reached
 
     def finite_gradients(self) -> Tensor:
-        """The same on every process, since they have exchanged their gradients."""
+        """Return whether all gradients are finite: the same on every process, since they have exchanged them."""
         if getattr(self.fabric.strategy.precision, "scaler", None):  # which skips steps on its own: 16-mixed
             return torch.ones((), dtype=torch.bool, device=self.fabric.device)
         gradients = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
         return get_total_norm(gradients).isfinite()
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
+        """Return all that a resumed run needs."""
         return {
             "step": self.step,
             "skipped": int(self.skipped),
@@ -315,7 +315,7 @@ class Trainer:
 
 
 def split(batch: Batch, count: int) -> list[Batch]:
-    """A batch as shares of equal size, give or take one image."""
+    """Split a batch into shares of equal size, give or take one image."""
     views = zip(*(view.tensor_split(count) for view in batch.views), strict=True)
     labels = [None] * count if batch.labels is None else batch.labels.tensor_split(count)
     return [Batch(*share) for share in zip(views, batch.indices.tensor_split(count), labels, strict=True)]
