@@ -285,8 +285,8 @@ def test_a_step_updates_exactly_what_it_should():
 def test_both_views_share_one_slicing_of_the_weights():
     ours = trainer()
     calls = []
-    original = ours.learner.net._slices
-    ours.learner.net._slices = lambda width, copy: calls.append(width) or original(width, copy)
+    original = ours.learner.net.slices
+    ours.learner.net.slices = lambda width, copy: calls.append(width) or original(width, copy)
     ours.step = STEPS - 2
     base, *subs = ours.widths(ours.step)
     assert all(width < base for width in subs)

@@ -150,7 +150,7 @@ def test_an_individual_network_is_that_width_with_weights_of_its_own(tiny_digits
     net = ours.learner.net
     whole = us3l.create("resnet18", stem="cifar", base=16)
     assert net.widths == [1.0]
-    assert us3l.cost(net.skeleton(1.0), (3, 8, 8)) == us3l.cost(whole.skeleton(0.37), (3, 8, 8))
+    assert us3l.cost(net, 1.0, size=8) == us3l.cost(whole, 0.37, size=8)
     # Its weights are drawn for its own size, not cut from a wider network.
     fan_out = net.full.layer4[0].conv2.weight[0, 0].numel() * net.full.layer4[0].conv2.out_channels
     assert abs(net.full.layer4[0].conv2.weight.std() / (2 / fan_out) ** 0.5 - 1) < 0.1

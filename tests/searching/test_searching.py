@@ -40,14 +40,14 @@ def record(run):
 
 
 def budget(run: us3l.Run) -> float:
-    full, narrow = (us3l.cost(run.network.skeleton(width), (3, 16, 16)).macs for width in (1.0, 0.25))
+    full, narrow = (us3l.cost(run.network, width, size=16).macs for width in (1.0, 0.25))
     return (full + narrow) / 2
 
 
 def test_the_best_keeps_the_budget_and_is_kept_with_the_run(run, record):
     best = record.at(record.best)
     assert record.fits
-    assert best.figures["macs"] == us3l.cost(run.network.skeleton(record.best), (3, 16, 16)).macs <= budget(run)
+    assert best.figures["macs"] == us3l.cost(run.network, record.best, size=16).macs <= budget(run)
     finalists = [one for one in record.networks if one.confirmed is not None]
     assert best.confirmed == max(one.confirmed for one in finalists)
     assert run.searches == {record.name: record}
@@ -228,7 +228,7 @@ def test_prices_added_up_from_blocks_are_those_of_the_network(name):
     prices = Prices(net, 32, {})
     for genes in (space.smallest, space.drawn(random)):
         width = net.canonical(space.subnet(genes))
-        expected = us3l.cost(net.skeleton(width, tracking=True).eval(), (3, 32, 32))
+        expected = us3l.cost(net.skeleton(width).eval(), (3, 32, 32))
         found = prices(width)
         assert (found["macs"], found["params"], found["size_mb"]) == (
             expected.macs, expected.params, expected.bytes / 1e6

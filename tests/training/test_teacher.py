@@ -108,7 +108,7 @@ def test_a_file_and_the_source_itself_teach_the_same(weights):
 
     alone = new_network(replace(recipe, network=replace(recipe.network, individual=0.5)), source=source)
     for name, tensor in alone.full.named_parameters():  # begins with its part of the pretrained network
-        assert torch.equal(tensor, net._leading(0.5)[name]), name
+        assert torch.equal(tensor, net.shared_slices(0.5)[name]), name
 
 
 @torch.no_grad()

@@ -74,7 +74,7 @@ def new_network(recipe: Recipe, user_family: Family | None = None, source: Pretr
     if recipe.objective.mixed and not (net.family.stages or net.family.blocks):
         raise UserError(f"mixed sub-networks have a width for each stage, and {net.family.name} has no stages")
     if source is not None and network.individual is not None:  # which begins with its part of the pretrained network
-        copy_weights(at_all_widths(recipe, chosen, source)._leading(network.individual), tensors_of(net.full))
+        copy_weights(at_all_widths(recipe, chosen, source).shared_slices(network.individual), tensors_of(net.full))
     elif source is not None:
         put_in_order(source, net)
     return net
