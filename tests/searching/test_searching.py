@@ -180,13 +180,13 @@ def test_evolution_finds_the_best_of_a_known_landscape():
 
 def test_judging_leaves_the_network_as_it_was(run):
     net = us3l.load(run.folder)
-    before = {key: kept.statistics for key, kept in net.statistics.items()}
+    before = list(net.calibrations)
     images = torch.randn(60, 3, 16, 16)
     judge = Judge(net, images)
     assert judge(1.0) == 100
     subnet = Width((1, 0.25, 1, 0.25))
     assert 0 <= judge(subnet) < 100
-    assert {key: kept.statistics for key, kept in net.statistics.items()} == before
+    assert all(kept is same for kept, same in zip(net.calibrations, before, strict=True))
     features = judge.features(subnet)
     us3l.calibrate(net, images, subnet)
     torch.testing.assert_close(features, net.at(subnet)(images), rtol=1e-4, atol=1e-5)
