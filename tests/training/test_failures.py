@@ -288,14 +288,14 @@ def test_all_processes_hear_of_a_batch_of_nothing_but_damaged_images(tmp_path, m
     assert (len(batch), batch.views[0].shape[1:]) == (trainer.batch, (3, 8, 8))
     monkeypatch.undo()
     assert not trainer.take_batch().views[1].any()  # also of the next batch: it has lost its place
-    told = [([], None), ([], trainer.failure)]
+    told = [([], [], None), ([], [], trainer.failure)]
 
     def gather(found, _):
         found[:] = told
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
     with pytest.raises(UserError, match="none of 8"):
-        loop.DamagedImages(CONFIG, Run(tmp_path), trainer, print).add([trainer.train_step()])
+        loop.ImageFaults(CONFIG, Run(tmp_path), trainer, print).add([trainer.train_step()])
 
 
 @pytest.mark.parametrize("algorithm", ["sgd", "adamw", "lars"])

@@ -39,6 +39,7 @@ def finish(
     display: Display,
     asked_to_stop: Callable[[], bool] = lambda: False,
     damaged: int = 0,
+    changed: int = 0,
 ) -> None:
     """Calibrate and save what the run is to leave: the network's model, its teacher's, or both.
 
@@ -48,13 +49,15 @@ def finish(
         display: Tells how far it is.
         asked_to_stop: Looked at between batches.
         damaged: How many images could not be read, which the model's record says.
+        changed: How many were overwritten meanwhile, which it says too.
 
     Raises:
         Interrupted: It was asked to stop. A resumed run collects the statistics again.
         UserError: A network is not finite.
     """
     product = trainer.recipe.objective.product
-    promised: dict[str, Any] = {"damaged": damaged} if damaged else {}
+    faults = {"damaged": damaged, "changed": changed}
+    promised: dict[str, Any] = {name: count for name, count in faults.items() if count}
     if product == "both":  # first, because the run's own model makes it a finished one
         save_model(trainer, "teacher", run.kept("teacher"), display, asked_to_stop)
         promised |= {"teacher": checksum(run.kept("teacher").model / "weights.safetensors")}

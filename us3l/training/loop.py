@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from us3l import __version__
+from us3l.data.contents import Contents
 from us3l.data.images import Images
 from us3l.distributed.launching import any_of, first_alone, is_first, make_fabric, processes
 from us3l.families.family import as_family
@@ -99,10 +100,10 @@ def train(
                     display.say(describe(config, trainer))
                     if warning := guideline_warning(config.recipe.objective):
                         display.say(warning, style="bold yellow")
-                    damaged = run_steps(config, trainer, monitor, run, recorder, display, asked_to_stop)
+                    faults = run_steps(config, trainer, monitor, run, recorder, display, asked_to_stop)
                 with first_alone(fabric) as alone:
                     if alone:
-                        finish(trainer, run, display, asked_to_stop, len(damaged))
+                        finish(trainer, run, display, asked_to_stop, len(faults.lines), len(faults.changed))
                         recorder.show_neighbours(
                             trainer.learner.net, trainer.sample, trainer.preprocessing, trainer.step
                         )
@@ -139,6 +140,7 @@ def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run
         for problem in problems:
             progress.say(f"{problem}; going on from the one before it", style="yellow")
         trainer.load_state(state)
+        check_images(trainer, run, progress)
         if monitor:
             monitor.load_state(state.get("monitor", {}))
     if trainer.step != trainer.fabric.broadcast(trainer.step):
@@ -151,6 +153,20 @@ def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run
             write_config(run.config_file, config)
 
 
+def check_images(trainer: Trainer, run: Run, progress: Progress) -> None:
+    """Raise if images that a run has looked at are gone, or are not what they were."""
+    if not run.images.exists():  # of an earlier version
+        return
+    images = trainer.images
+    with progress.counting(f"comparing {images.name} with what this run has seen") as counting:
+        changed = images.changed_since(Contents.load(run.images), counting.so_far)
+    if changed:
+        raise UserError(
+            f"{len(changed):,} of {images.total:,} images have changed since this run began, such as {changed[0]}: "
+            "bring back those it was started with, or start a new run"
+        )
+
+
 def run_steps(
     config: RunConfig,
     trainer: Trainer,
@@ -159,15 +175,15 @@ def run_steps(
     recorder: Recorder,
     display: Display,
     asked_to_stop: Callable[[], bool],
-) -> list[str]:
+) -> ImageFaults:
     """Make all steps that are left; the first process, which has the monitor, does the writing.
 
     Returns:
-        The images of the run that could not be read, each with the reason.
+        The images of the run that could not be read, or changed meanwhile.
     """
     epochs = math.ceil(trainer.steps / trainer.per_epoch)
     waiting: list[StepResult] = []
-    damaged = DamagedImages(config, run, trainer, display.say)
+    faults = ImageFaults(config, run, trainer, display.say)
     speed = Speed()
     started = time.perf_counter()
     while trainer.step < trainer.steps:
@@ -181,7 +197,7 @@ def run_steps(
         stopping = listening and any_of(trainer.fabric, asked_to_stop())
         shown = ""
         if fetching or stopping:
-            damaged.add(waiting)
+            faults.add(waiting)
             records = fetch(config, trainer, run, waiting)
             if monitor:
                 recorder.add(records)
@@ -201,18 +217,19 @@ def run_steps(
         # Last, so that a checkpoint is never ahead of the metrics.
         due = epoch_ends and (epoch % config.machine.checkpoint_every == 0 or epoch == epochs)
         if due or stopping:
-            state = trainer.state()
+            state, contents = trainer.state(), trainer.contents()
             if monitor:
+                contents.save(run.images)
                 save_checkpoint(run.checkpoints, state | {"monitor": monitor.state()})
         if stopping:
             raise Interrupted(
                 f"stopped after step {trainer.step} of {trainer.steps}; the state is saved{going_on(run)}"
             )
         started = time.perf_counter()
-    damaged.tell_if_more()
-    for line in damaged.lines:
+    faults.tell_if_more()
+    for line in faults.lines:
         display.record(f"skipped {line}")
-    return damaged.lines
+    return faults
 
 
 def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResult]) -> list[StepRecord | Skipped]:
@@ -231,8 +248,10 @@ def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResul
     return records
 
 
-class DamagedImages:
+class ImageFaults:
     """The images that could not be read so far: listed in the run's folder, and said when there are more.
+
+    So are those that were overwritten since they were read for the first time.
 
     Args:
         config: How many are allowed.
@@ -246,6 +265,7 @@ class DamagedImages:
         self.limit = config.machine.max_bad_images
         self.before = list(trainer.images.skipped)
         self.lines = self.before
+        self.changed: list[str] = []
         self.said = len(self.before)
 
     def add(self, steps: Sequence[StepResult]) -> None:
@@ -256,20 +276,32 @@ class DamagedImages:
         """
         trainer = self.trainer
         mine = [*self.before, *(line for step in steps for line in step.damaged)]
-        met = [(mine, steps[-1].failure)]
+        changed = [line for step in steps for line in step.changed]
+        met = [(mine, changed, steps[-1].failure)]
         if trainer.peers.count > 1:
             met *= trainer.peers.count
-            torch.distributed.all_gather_object(met, (mine, steps[-1].failure))
-        lines = list(dict.fromkeys(line for damaged, _ in met for line in damaged))
+            torch.distributed.all_gather_object(met, (mine, changed, steps[-1].failure))
+        lines = list(dict.fromkeys(line for damaged, _, _ in met for line in damaged))
         if trainer.fabric.is_global_zero:
             lines = note_damaged(self.run.damaged, lines)
-        for _, failure in met:
+            self.note_changed([line for _, changed, _ in met for line in changed])
+        for _, _, failure in met:
             if failure:
                 raise UserError(failure)
         self.lines = trainer.fabric.broadcast(lines)
         check_damaged(trainer.images.name, self.lines, self.limit)
         if len(self.lines) >= 2 * self.said:  # not at every one
             self.tell_if_more()
+
+    def note_changed(self, lines: Sequence[str]) -> None:
+        """List images that were overwritten, and say how many there are now."""
+        if lines:
+            self.changed = note_damaged(self.run.changed, lines)
+            self.tell(
+                f"{self.trainer.images.name}: {len(self.changed):,} images were overwritten since they were first "
+                f"read, such as {lines[-1]}; all are listed in {self.run.changed}",
+                style="yellow",
+            )
 
     def tell_if_more(self) -> None:
         """Say how many images could not be read, if there are more than were said before."""

@@ -11,12 +11,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from us3l.data.augment import random_views
+from us3l.data.contents import Contents
 from us3l.data.images import Batch, Images, ImageSet, Step
 from us3l.data.preprocessing import Preprocessing
 from us3l.distributed.norms import SyncedBatchNorm
@@ -52,6 +54,8 @@ class StepResult:
     """Seconds that it waited for its images."""
     damaged: Sequence[str] = ()
     """Images that could not be read, each with the reason; others took their place."""
+    changed: Sequence[str] = ()
+    """Images that have other bytes than when they were read before, each with the reason."""
     failure: str | None = None
     """Why this process cannot continue. One of several keeps taking part with blank images until all know of it."""
 
@@ -229,7 +233,9 @@ class Trainer:
         self.learner.remember(*reached, unless=left_out)
         self.skipped += left_out
         self.step += 1
-        return StepResult(step, widths, losses, sound, left_out, batch.waited, batch.damaged, self.failure)
+        return StepResult(
+            step, widths, losses, sound, left_out, batch.waited, batch.damaged, batch.changed, self.failure
+        )
 
     def update(self, sound: Tensor) -> Tensor:
         """Make the optimiser's step, and take it back if it is to be left out; whether it was.
@@ -284,6 +290,16 @@ class Trainer:
             "optimiser": self.optimiser.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
         }
+
+    def contents(self) -> Contents:
+        """Return the hashes of the images that any process has read so far; all processes must ask together."""
+        contents = self.images.contents
+        if self.peers.count == 1:
+            return contents
+        both = torch.from_numpy(np.stack([contents.hashes, contents.statuses])).to(self.fabric.device)
+        merged = self.fabric.all_reduce(both, reduce_op="max")  # those that were not read are 0
+        assert isinstance(merged, Tensor)
+        return Contents(*merged.cpu().numpy())
 
     def load_state(self, state: dict[str, Any]) -> None:
         now, data = self.images.fingerprint(), state.get("data")
