@@ -141,7 +141,7 @@ def test_a_finished_run_does_not_fail_for_its_page(folder, monkeypatch, capsys, 
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("us3l.verbs.report", fail)
+    monkeypatch.setattr("us3l.commands.report.reported", fail)
     report.after(folder)
     output = capsys.readouterr().out
     assert len(output.splitlines()) == 1

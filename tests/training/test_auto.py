@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from us3l.commands.main import main
+from us3l.commands.pretrain import pretrain
 from us3l.data.cached import cached_bytes
 from us3l.data.catalogue import Catalogue
 from us3l.data.streamed import ImageFiles
@@ -22,7 +23,6 @@ from us3l.training import auto
 from us3l.training.auto import BYTES, AutoFacts, choose, look, step_bytes
 from us3l.training.recipes import RECIPES, Network, Recipe, named
 from us3l.training.run_config import Machine, RunConfig, config_of
-from us3l.verbs import pretrain
 
 GIB = 2**30
 PHOTO = (600, 800)

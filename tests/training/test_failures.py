@@ -21,11 +21,10 @@ from us3l.run.config import write_config
 from us3l.system.errors import UserError
 from us3l.system.progress import Screen
 from us3l.system.stopping import Interrupted
-from us3l.training import loop
+from us3l.training import configuration, loop
 from us3l.training.recipes import Network, named
 from us3l.training.run_config import Machine, RunConfig, config_of
 from us3l.training.trainer import Trainer
-from us3l.verbs import pretraining
 
 TINY = replace(
     named("digits"),
@@ -150,9 +149,9 @@ def test_a_resumed_run_may_be_computed_otherwise_but_learns_the_same(tmp_path, a
     pretrain(tmp_path / "run", Machine("cpu", accumulate=2, checkpoint_every=2), resume=True)
     config = config_of(Run(tmp_path / "run"))
     assert config.machine.accumulate == 2
-    pretraining.check_settled(Run(tmp_path / "run"), CONFIG)
+    configuration.check_settled(Run(tmp_path / "run"), CONFIG)
     with pytest.raises(UserError, match="a resumed run keeps its settings"):
-        pretraining.check_settled(Run(tmp_path / "run"), replace(CONFIG, machine=Machine(stream=True)))
+        configuration.check_settled(Run(tmp_path / "run"), replace(CONFIG, machine=Machine(stream=True)))
     assert [record["step"] for record in events(tmp_path / "run")] == list(range(12))
 
 

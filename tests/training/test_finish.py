@@ -20,11 +20,11 @@ from us3l.system.progress import SILENT
 from us3l.system.seeds import seeded
 from us3l.training import finish as finishing
 from us3l.training import loop
+from us3l.training.configuration import with_weights
 from us3l.training.display import Display
 from us3l.training.recipes import Network, named
 from us3l.training.run_config import Machine, RunConfig
 from us3l.training.trainer import Trainer
-from us3l.verbs.pretraining import with_weights
 
 TINY = replace(
     named("digits"),

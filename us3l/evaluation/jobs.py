@@ -21,10 +21,11 @@ from us3l.evaluation.trained import (
 from us3l.evaluation.unlabelled import enough, evaluate_unlabelled, images_to_look_at, with_quality
 from us3l.run import Run
 from us3l.run.classifiers import ElasticClassifier
-from us3l.run.evaluations import EvaluationRecord, EvaluationSplit, settle, write_evaluation
+from us3l.run.evaluations import EvaluationRecord, settle, write_evaluation
 from us3l.run.finetuned import write_finetuned
 from us3l.run.identity import identify
 from us3l.run.probes import keep_probes
+from us3l.setting_types import several
 from us3l.slimmable import Slimmable
 from us3l.system.devices import choose_device, moved
 from us3l.system.progress import SILENT, Progress
@@ -51,8 +52,6 @@ class Job:
     """How the user named the images."""
     classifier: ElasticClassifier | None = None
     """The one that the network was trained with, for the protocol "classifier"."""
-    split: EvaluationSplit = "test"
-    """Which part of the data the images to test on are."""
 
     def __post_init__(self) -> None:
         _ = self.widths
@@ -72,7 +71,8 @@ class Job:
         asked = self.settings.widths
         if asked == "all":
             return [*self.net.widths[::-1]]
-        return list(dict.fromkeys(map(self.net.check, asked or self.net.among(NINE_WIDTHS))))
+        chosen = several(asked) if asked else self.net.among(NINE_WIDTHS)
+        return list(dict.fromkeys(map(self.net.check, chosen)))
 
     @property
     def size(self) -> int:
@@ -95,7 +95,7 @@ class Job:
     def record(self) -> EvaluationRecord:
         """What is going to be measured, without any results."""
         protocol, name = self.settings.protocol, self.train.name
-        suffixes = [protocol] * (protocol != "fast") + [self.split] * (self.split != "test")
+        suffixes = [protocol] * (protocol != "fast") + [self.settings.split] * (self.settings.split != "test")
         identity = identify(self.data or name, self.train, self.test)
         return EvaluationRecord(
             name="-".join([name, *suffixes]),
@@ -103,7 +103,7 @@ class Job:
             data=self.data or name,
             identity=identity,
             protocol=protocol,
-            split=self.split,
+            split=self.settings.split,
             probe=self.probe,
             training=asdict(self.training) if self.training else None,
             size=self.size,
@@ -177,7 +177,14 @@ class Job:
             if not self.labelled:
                 return evaluate_unlabelled(self.net, *images, self.widths, None, count.more)
             found = evaluate_frozen(
-                self.net, *images, self.widths, None, settings.floor, settings.label_share, settings.seeds, count.more
+                self.net,
+                *images,
+                self.widths,
+                None,
+                settings.floor,
+                several(settings.label_share),
+                settings.seeds,
+                count.more,
             )
             if not settings.quality:
                 return found

@@ -148,6 +148,11 @@ class Run:
     # What state it is in
 
     @property
+    def saved(self) -> bool:
+        """Whether there is a folder for results: see `us3l.run.unsaved`."""
+        return True
+
+    @property
     def started(self) -> bool:
         return self.config_file.is_file()
 

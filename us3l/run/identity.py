@@ -47,6 +47,16 @@ def short(source: str) -> str:
     return hashlib.sha256(source.encode(errors="surrogateescape")).hexdigest()[:6]
 
 
+def name_of(data: Any) -> str:
+    """Return what config.yaml calls images: their path or name, or the type of what a Python program gave instead."""
+    if data is None:
+        return ""
+    if isinstance(data, str | Path):
+        return str(data)
+    count = f"{len(data):,} images" if hasattr(data, "__len__") else "images"
+    return f"<{type(data).__name__} of {count}>"
+
+
 def source_of(data: str | Path) -> str:
     """What data is called whichever way it is given: its known name, or its path without links.
 

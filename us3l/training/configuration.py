@@ -1,4 +1,4 @@
-"""`us3l.pretrain`, and what settles its settings."""
+"""From what is asked of a run to its complete settings, and from these to its training."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from us3l.families.family import qualified_name
-from us3l.paper.scales import ScaleName
 from us3l.run import Run
 from us3l.run.folder import Product
-from us3l.run.identity import data_path
+from us3l.run.identity import data_path, name_of
 from us3l.system.errors import UserError
-from us3l.system.progress import Progress, Told, progress_of
-from us3l.training.recipes import AUTO, BEST, named
+from us3l.system.progress import Progress, progress_of
+from us3l.training.recipes import BEST, Recipe, named
 from us3l.training.run_config import Machine, RunConfig, config_of, read_run_config
 from us3l.training.settings import changed, values
-from us3l.verbs.arguments import name_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,87 +24,6 @@ if TYPE_CHECKING:
     from us3l.training.initial import Init, Pretrained
 
 
-def pretrain(
-    data: Data | None = None,
-    out: str | Path | None = None,
-    *,
-    recipe: str | None = None,
-    method: str | None = None,
-    case: str | None = None,
-    scale: ScaleName = "mini",
-    config: str | Path | RunConfig | None = None,
-    network: Callable[[Any], nn.Module] | None = None,
-    init: Init | None = None,
-    teacher: Init | None = None,
-    resume: bool = False,
-    progress: Progress | Told | None = None,
-    **settings: Any,
-) -> Run:
-    """Train one network once, on images without labels, for every width.
-
-    Args:
-        data: a folder of images, parquet files or shards by their path, a known name, a list of image files, pixels
-            (a uint8 tensor, N x 3 x H x W), or a data set of torch.
-        out: the run's folder, which must not exist yet.
-        recipe: a named recipe, see `us3l recipes`; "auto", the default, chooses what fits the images and the computer,
-            and says why. `settings` are left as they are given.
-        method: a named method, such as "us3l" for the paper's (default: the recipe's; by "auto" it is "us3l-plus").
-        case: a row of one of the paper's tables, such as "app-ablation/23".
-        scale: train a `case` with its recipe for CPUs ("mini"), with that of `reproduce` at small scale ("small"), or
-            as the paper did ("paper").
-        config: settings of another run, as kept in its config.yaml.
-        network: a function from a width to a network of your own, instead of a backbone by name
-            (`backbone="MODULE:NAME"` imports it).
-        init: start from a pretrained network: a .safetensors or .pth file of its weights, "torchvision:NAME",
-            "timm:NAME", the folder of a run or a model, "hf:USER/NAME" (a model of us3l on the Hugging Face Hub), or a
-            network in memory. It decides the backbone and the normalisation of images, unless you do.
-        teacher: a pretrained network that the widths imitate, by the methods "imitate", "us3l-imitate", "seed" and
-            "seed-mse": what `init` takes, any network in memory that makes vectors of images, or "init", the default.
-        resume: continue the run in `out` from its last checkpoint; start it if there is none.
-        progress: "silent" (the default), "lines", "live", or an object of your own.
-        settings: any setting of `us3l pretrain` by its name, such as `epochs=50` or `min_width=0.5`.
-
-    Returns:
-        The finished run.
-    """
-    from us3l.run.cards import write_card
-
-    if out is None:
-        raise UserError("say where the run should go: `out='runs/NAME'`")
-    network = network or own_family(settings)
-    run, told = Run(out, network), progress_of(progress)
-    start: Pretrained | Init | None = init
-    if teacher is not None:
-        settings["teacher"] = str(teacher) if isinstance(teacher, str | Path) else in_memory(teacher)
-    if resume and run.started:
-        if (
-            network is not None and config_of(run).recipe.network.user_defined
-        ):  # by whichever name: its shapes are compared
-            settings.pop("backbone", None)
-        given = {} if init is None else {"init": str(init) if isinstance(init, str | Path) else in_memory(init)}
-        chosen = resumed(run, data, config, **given, **settings)
-    else:
-        run.refuse_if_used()
-        own = {} if network is None else {"backbone": f"{network.__module__}:{qualified_name(network)}"}
-        settings = own | settings
-        start = None if init is None else pretrained(init, network)
-        if data is not None and name_of(data) and config is None and case is None and recipe in (None, AUTO):
-            method = method or BEST
-            config = automatic(data, settings, told, start, method)
-        chosen = configuration(name_of(data), recipe, method, case, scale, config, start, **settings)
-        if not chosen.data:
-            if resume:
-                run.check_started()
-            raise UserError(
-                "say which images to learn from, such as a folder: `us3l.pretrain('photos/', out='runs/photos')`; "
-                "for a first try without any, take 'digits'"
-            )
-    train(chosen, run, data, resume, told, start, teacher)
-    if run.finished:
-        write_card(run)
-    return run
-
-
 def automatic(
     data: Data,
     settings: Mapping[str, Any],
@@ -115,7 +31,7 @@ def automatic(
     start: Pretrained | None = None,
     method: str = BEST,
 ) -> RunConfig:
-    """The settings that `recipe="auto"` means for some images on this computer, but for the method; it is said why.
+    """Return the settings that `recipe="auto"` means for some images on this computer, but for the method; say why.
 
     Args:
         data: See `pretrain`.
@@ -175,7 +91,7 @@ def train(
 
 
 def start_of(config: RunConfig, run: Run, init: Pretrained | Init | None) -> Pretrained | None:
-    """The pretrained network that a run begins with, unless it has a state of its own already."""
+    """Return the pretrained network that a run begins with, unless it has a state of its own already."""
     from us3l.run.checkpoints import has_checkpoint
 
     name = config.recipe.init
@@ -183,14 +99,14 @@ def start_of(config: RunConfig, run: Run, init: Pretrained | Init | None) -> Pre
         return None
     if init is None and name.startswith("<"):
         raise UserError(f"this run begins with a network in memory, {name}: give it again, init=...")
-    source = pretrained(name if init is None else init, run.family)
+    source = open_start(name if init is None else init, run.family)
     if config.init_sha256 not in ("", source.sha256):
         raise UserError(f"{name} has other weights than those that {run.folder} began with: start a new run")
     return source
 
 
 def training_images(config: RunConfig, data: Data | None, progress: Progress) -> Images:
-    """The images of a run, opened as its settings say."""
+    """Open the images of a run, as its settings say."""
     from us3l.data.sources import open_for_training
 
     machine, views, own = config.machine, config.recipe.views, config.recipe.sub_views
@@ -208,7 +124,7 @@ def training_images(config: RunConfig, data: Data | None, progress: Progress) ->
 
 
 def with_weights(run: Run, weights: Product | None, progress: Progress) -> Run:
-    """The run whose model has these weights: a run keeps one model or both, see `Objective.product`.
+    """Return the run whose model has these weights: a run keeps one model or both, see `Objective.product`.
 
     A model that it did not keep is made of its last checkpoint, calibrated on the images of the training.
 
@@ -233,14 +149,22 @@ def configuration(
     data: str = "",
     recipe: str | None = None,
     method: str | None = None,
-    case: str | None = None,
-    scale: ScaleName = "mini",
     config: str | Path | RunConfig | None = None,
-    init: Pretrained | Init | None = None,
-    **settings: Any,
+    start: Pretrained | None = None,
+    settings: Mapping[str, Any] | None = None,
+    case: Callable[[Recipe | None], Recipe] | None = None,
 ) -> RunConfig:
-    """All settings of a run: see `pretrain`."""
-    recipe = None if recipe == AUTO else recipe
+    """Return all settings of a run.
+
+    Args:
+        data: The images, as config.yaml names them (default: those of `config`).
+        recipe: A recipe's name (default: the one that is made for the data, or mini).
+        method: A method's name, which changes the recipe.
+        config: Settings of another run, or the path of its config.yaml, in place of a recipe.
+        start: A pretrained network to start from, which decides about the network.
+        settings: New values by their bare names, which come last.
+        case: Makes a recipe a row of the paper's tables; None asks for the recipe of that row.
+    """
     made_for = None
     if data:
         from us3l.data.datasets import recommended_recipe
@@ -252,6 +176,7 @@ def configuration(
         if not Path(config).is_file():
             raise UserError(f"there is no file {config}")
         chosen = read_run_config(Path(config))
+        chosen = replace(chosen, data=chosen.source, data_path="")
     else:
         chosen = RunConfig("", named(recipe or made_for or "mini"))
     if data:
@@ -259,43 +184,45 @@ def configuration(
     if method:
         chosen = replace(chosen, recipe=chosen.recipe.with_method(method))
     if case:
-        from us3l.paper.cases import case as row
-
-        given = recipe is not None or config is not None or made_for not in (None, "mini")
-        applied = row(case).apply(chosen.recipe) if given else row(case).at_scale(scale)
-        chosen = replace(chosen, recipe=applied)
-    if init is not None:
-        chosen = pretrained(init).configure(chosen)
-    return changed(chosen, **settings)
+        by_name = recipe is not None or config is not None or made_for not in (None, "mini")
+        chosen = replace(chosen, recipe=case(chosen.recipe if by_name else None))
+    if start is not None:
+        chosen = start.configure(chosen)
+    return changed(chosen, **settings or {})
 
 
-def own_family(settings: Mapping[str, Any]) -> Callable[[Any], nn.Module] | None:
-    """The network of the user's own that settings name as their `backbone`, if they do."""
+def family_named(settings: Mapping[str, Any]) -> Callable[[Any], nn.Module] | None:
+    """Return the user's own network that settings name as their `backbone`, if they do."""
     from us3l.families.user_families import import_family
 
     backbone = settings.get("backbone")
     return import_family(backbone) if isinstance(backbone, str) and ":" in backbone else None
 
 
-def in_memory(network: Init) -> str:
-    """What config.yaml calls a network that a Python program gave."""
+def name_of_init(init: Init) -> str:
+    """Return what config.yaml calls a pretrained network: its path or name, or a description of one in memory."""
+    if isinstance(init, str | Path):
+        return str(init)
     from us3l.training.initial import name_in_memory
 
-    return name_in_memory(network)
+    return name_in_memory(init)
 
 
-def pretrained(init: Pretrained | Init, family: Callable[[Any], nn.Module] | None = None) -> Pretrained:
-    """A pretrained network: see `us3l.training.initial`, which brings torch."""
+def open_start(init: Pretrained | Init, family: Callable[[Any], nn.Module] | None = None) -> Pretrained:
+    """Open a pretrained network: see `us3l.training.initial`, which brings torch."""
     from us3l.training.initial import Pretrained, open_pretrained
 
     return init if isinstance(init, Pretrained) else open_pretrained(init, family)
 
 
 def resumed(
-    run: Run, data: Data | None = None, config: str | Path | RunConfig | None = None, **settings: Any
+    run: Run,
+    data: Data | None = None,
+    config: str | Path | RunConfig | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The settings of a resumed run: its own; only how it is computed may change."""
-    chosen = changed(config if isinstance(config, RunConfig) else config_of(run), **settings)
+    """Return the settings of a resumed run: its own; only how it is computed may change."""
+    chosen = changed(config if isinstance(config, RunConfig) else config_of(run), **settings or {})
     if isinstance(data, str | Path):
         chosen = replace(chosen, data=str(data), data_path="")
     check_settled(run, chosen)
@@ -303,7 +230,7 @@ def resumed(
 
 
 def check_settled(run: Run, config: RunConfig) -> None:
-    """That a resumed run keeps its settings: all but how it is computed."""
+    """Raise a `UserError` if a resumed run would not keep its settings: all but how it is computed."""
 
     def settled(config: RunConfig) -> RunConfig:
         now = config.machine

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ import us3l
 from tests.shapes import write_coco
 from us3l.data.sources import load
 from us3l.system.errors import UserError
+from us3l.training.configuration import configuration
 from us3l.training.run_config import config_of
 
 TINY = {"recipe": "digits", "base": 8, "epochs": 1, "max_steps": 2, "batch_size": 16, "hidden": 16, "predictor": 16}
@@ -108,8 +108,6 @@ def test_a_detector_on_one_width(run, tmp_path, capsys):
     assert record.rows[2]["masks_ap"] == record.masks.classes["disc"].ap
     with pytest.raises(UserError, match=r"shapes-0\.5x\.pt already exists"):
         us3l.detect(run.folder, data, 0.5, **tiny)
-    with pytest.raises(UserError, match="unknown setting 'step': did you mean 'steps'"):
-        us3l.detect(run, data, 0.5, step=2)
     with pytest.raises(UserError, match="`out="):
         us3l.detect(run.network, data, 0.5)
     assert us3l.detect(run.network, data, 0.5, out=tmp_path / "found", **tiny).boxes == record.boxes
@@ -137,15 +135,12 @@ def test_what_is_wrong_is_said_before_anything_is_written(tmp_path, monkeypatch,
     assert not list(tmp_path.iterdir())
 
 
-def test_settings_by_name_are_those_of_the_method(tmp_path):
-    from us3l.verbs.pretraining import configuration
-
-    by_name, by_loss = configuration("photos", method="us3l-byol"), configuration("photos", base_loss="mse")
+def test_settings_by_name_are_those_of_the_method() -> None:
+    by_name = configuration("photos", method="us3l-byol")
+    by_loss = configuration("photos", settings={"base_loss": "mse"})
     assert by_name.recipe.optimiser == by_loss.recipe.optimiser
-    assert configuration("photos", base_loss="mse", lr=3.0).recipe.optimiser.lr == 3.0
+    assert configuration("photos", settings={"base_loss": "mse", "lr": 3.0}).recipe.optimiser.lr == 3.0
     assert configuration("digits").recipe.views.size == 16
-    with pytest.raises(UserError, match="unknown setting 'width': did you mean"):
-        us3l.evaluate(tmp_path, "digits", width=(1,))
 
 
 def test_profile_pick_and_export_of_a_run(run, tmp_path):
@@ -182,26 +177,3 @@ def test_report_and_compare(run, tmp_path):
     shutil.copytree(run.folder, copy)
     rows = us3l.compare(run, copy).rows
     assert rows[0]["width"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda run: us3l.profile(run, bakends="onnx"), "unknown setting 'bakends': did you mean 'backends'"),
-        (lambda run: us3l.pick(run, latency=5), "unknown setting 'latency': did you mean 'latency_ms'"),
-        (lambda run: us3l.export(run, 0.5, int_8=True), "unknown setting 'int_8': did you mean 'int8'"),
-        (lambda run: us3l.report(run, image=False), "unknown setting 'image': did you mean 'images'"),
-        (lambda _: us3l.compare(), "say which runs to compare"),
-    ],
-)
-def test_a_misspelt_setting_is_told(run, call, message):
-    with pytest.raises(UserError, match=message):
-        call(run)
-
-
-def test_the_packages_do_not_hide_the_verbs():
-    import us3l.reporting.build
-    import us3l.verbs
-
-    assert us3l.report is us3l.verbs.report
-    assert not [name for name in us3l.__all__ if (Path(us3l.__file__).parent / name).is_dir()]
