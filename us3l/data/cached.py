@@ -56,6 +56,9 @@ class CachedImages(ImageFiles):
     def contents(self) -> Contents:
         return self.originals.contents
 
+    def read_contents(self, progress: Counter | None = None) -> Contents:
+        return self.originals.read_contents(progress)
+
     def changed_since(self, before: Contents, progress: Counter | None = None) -> list[str]:
         return self.originals.changed_since(before, progress)
 

@@ -136,6 +136,13 @@ class Images(Protocol):
     def contents(self) -> Contents:
         """A hash of each of the `total` images, as far as they have been read."""
 
+    def read_contents(self, progress: Callable[[int, int], None] | None = None) -> Contents:
+        """Read the images that have not been read yet; return the hashes of all.
+
+        Args:
+            progress: Called with the number of images read so far, and of all that must be.
+        """
+
     def changed_since(self, before: Contents, progress: Callable[[int, int], None] | None = None) -> list[str]:
         """Name the images whose bytes are not what they were, or that are gone, each with the reason.
 
@@ -259,6 +266,10 @@ class ImageSet:
         places = np.arange(self.total) if self.places is None else self.places.numpy()
         contents.hashes[places] = [content_hash(pixels) for pixels in self.images.cpu().numpy()]
         return contents
+
+    def read_contents(self, progress: Callable[[int, int], None] | None = None) -> Contents:
+        """See `Images`; they are in memory."""
+        return self.contents if self.files is None else self.files.read_contents(progress)
 
     def changed_since(self, before: Contents, progress: Callable[[int, int], None] | None = None) -> list[str]:
         """See `Images`."""

@@ -166,11 +166,7 @@ class ImageFiles:
         return [f"{self.source.name(index)}: other bytes than before" for index in changed]
 
     def read_contents(self, progress: Counter | None = None) -> Contents:
-        """Read and hash the images that have not been read yet; return the hashes of all.
-
-        Args:
-            progress: Called with the number of images read so far, and of all that are to be read.
-        """
+        """See `us3l.data.images.Images`."""
         places = np.flatnonzero(self.source.contents.hashes[self.chosen] == UNKNOWN)
         self._read_contents(self.chosen[places], progress)
         return self.contents

@@ -91,9 +91,9 @@ class Job:
         """How classifiers are trained; None for protocols that do not train by steps."""
         return self.settings.training(self.size, self.probe or "transfer")
 
-    @cached_property
+    @property
     def record(self) -> EvaluationRecord:
-        """What is going to be measured, without any results."""
+        """What is going to be measured, without any results; of images that are read meanwhile, it knows more later."""
         protocol, name = self.settings.protocol, self.train.name
         suffixes = [protocol] * (protocol != "fast") + [self.settings.split] * (self.settings.split != "test")
         identity = identify(self.data or name, self.train, self.test)
@@ -114,8 +114,14 @@ class Job:
         )
 
     def check(self, run: Run, name: str | None = None, overwrite: bool = False) -> None:
-        """Learn before the work what speaks against keeping its results; see `keep`."""
-        settle(run, self.record, name, overwrite)
+        """Learn before the work what speaks against keeping its results; see `keep`.
+
+        If they are to join those of an earlier evaluation, every image is compared with what it was then.
+        """
+        if settle(run, self.record, name, overwrite).widths:
+            for images in (self.train, self.test):
+                images.read_contents()
+            settle(run, self.record, name, overwrite)
 
     def keep(
         self, run: Run, evaluation: Evaluation, name: str | None = None, overwrite: bool = False

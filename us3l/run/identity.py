@@ -10,7 +10,7 @@ from typing import Any
 
 from us3l.system.files import expanded
 
-CHECKSUMS = ("checksum", "files", "pixels")
+CHECKSUMS = ("checksum", "files", "pixels", "contents")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class DataIdentity:
     """A checksum of the encoded images: of their names and sizes, and of the bytes of some; None if not at hand."""
     pixels: str | None = None
     """A checksum of the sum of each image's pixels; None unless all were in memory."""
+    contents: str | None = None
+    """A checksum of the bytes of every image; None if not all have been read."""
 
     def agrees(self, other: DataIdentity) -> bool:
         """Whether both are of the same images, as far as is known of both."""
@@ -106,7 +108,13 @@ def identify(data: str | Path, train: Any, test: Any) -> DataIdentity:
         digest.hexdigest() if whole else None,
         files=_fingerprint([getattr(images, "files", images) for images in (train, test)]),
         pixels=_fingerprint([images if hasattr(images, "files") else None for images in (train, test)]),
+        contents=_contents(train, test),
     )
+
+
+def _contents(train: Any, test: Any) -> str | None:
+    digests = [images.contents.digest() for images in (train, test)]
+    return None if None in digests else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _fingerprint(sets: list[Any]) -> str | None:
