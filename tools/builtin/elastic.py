@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import us3l
+from tools.builtin.fused_norm import fuse_norms
 from us3l.sorting import sort_channels
 
 CLASSIFIER = "classifier."
@@ -26,15 +28,22 @@ def sorted_source(weights: Path) -> us3l.Slimmable:
     return net
 
 
-def run_at(net: us3l.Slimmable, width: float, images: Tensor) -> Tensor:
-    """Return the features of a batch at a width, with the batch's own statistics; gradients flow into the weights.
+class Elastic:
+    """The networks of all widths on the full network's weights, as they learn: with the statistics of each batch."""
 
-    Unlike `net(images, width)`, norms of the full network that keep no statistics are never looked for.
-    """
-    skeleton = net.skeleton(width).train()
-    shared = dict(net.full.named_parameters())
-    tensors = {name: leading(shared[name], part.shape) for name, part in skeleton.named_parameters()}
-    return functional_call(skeleton, tensors, (images,))
+    def __init__(self, net: us3l.Slimmable) -> None:
+        self.net = net
+        self.shared = dict(net.full.named_parameters())
+        self.skeletons: dict[Hashable, nn.Module] = {}
+
+    def __call__(self, width: float, images: Tensor) -> Tensor:
+        """Return the features of a batch at a width; gradients flow into the full network's weights."""
+        signature = self.net.signature(width)
+        if signature not in self.skeletons:
+            self.skeletons[signature] = fuse_norms(deepcopy(self.net.skeleton(width))).train()
+        skeleton = self.skeletons[signature]
+        tensors = {name: leading(self.shared[name], part.shape) for name, part in skeleton.named_parameters()}
+        return functional_call(skeleton, tensors, (images,))
 
 
 def leading(tensor: Tensor, shape: torch.Size) -> Tensor:

@@ -25,15 +25,16 @@ class Recipe:
     """Steps until the learning rate is reached."""
     decay: float = 0.01
     """Weight decay, of convolutions only."""
-    averaging: float = 0.998
+    averaging: float = 0.995
     """Of the average of weights over steps: the share that stays in each step."""
     cosine: float = 1.0
     similarity: float = 0.2
     classes: float = 0.25
     """Weights of the three losses: see `distillation`."""
     sizes: tuple[int, ...] = (96, 128, 160)
-    shares: tuple[float, ...] = (0.4, 0.4, 0.2)
-    """How often each size is drawn for narrow widths; wide ones get the first two."""
+    shares: tuple[float, ...] = (0.6, 0.3, 0.1)
+    """How often each size is drawn for narrow widths; wide ones get the first two. Crops show things larger than whole
+    images do: 96 pixels in training are about 128 in use."""
     wide_every: int = 2
     full_every: int = 4
     """A width above 0.5 and the full width learn once in so many steps."""
@@ -60,6 +61,15 @@ class Recipe:
             first, last = cooling
             rate *= max(0.0, (last - step) / (last - first))
         return rate
+
+
+def subnet_name(width: float, size: int) -> str:
+    """Return the name of a width at a size.
+
+    >>> subnet_name(0.5, 128)
+    '0.5x@128'
+    """
+    return f"{width:g}x@{size}"
 
 
 def distillation(recipe: Recipe, features: Tensor, target: Tensor, classifier: tuple[Tensor, Tensor]) -> Tensor:

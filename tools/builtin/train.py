@@ -21,7 +21,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from tools.builtin.elastic import copy_into, run_at, sorted_source
+from tools.builtin.elastic import Elastic, copy_into, sorted_source
 from tools.builtin.images import ImageList, cut, draw_boxes, preprocessed, read_images, resized
 from tools.builtin.measure import HeldOut
 from tools.builtin.recipe import Recipe, distillation
@@ -62,6 +62,7 @@ class Training:
         self.recipe, self.step, self.seconds = recipe, 0, 0.0
         self.cooling: tuple[int, int] | None = None
         self.net = sorted_source(weights).train()
+        self.elastic = Elastic(self.net)
         named = dict(self.net.full.named_parameters())
         matrices = [one for one in named.values() if one.ndim > 1]
         vectors = [one for one in named.values() if one.ndim <= 1]
@@ -83,7 +84,7 @@ class Training:
             group["lr"] = recipe.rate_at(self.step, self.cooling)
         losses = {}
         for width, size in subnets:
-            features = run_at(self.net, width, preprocessed(resized(crops, (size, size)), flipped))
+            features = self.elastic(width, preprocessed(resized(crops, (size, size)), flipped))
             classifier = targets.teacher.weight, targets.teacher.bias
             loss = distillation(recipe, features, target, classifier)
             self.optimiser.zero_grad()
