@@ -37,7 +37,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(pixels).save(folder / place / f"{number}.png")
     torch.manual_seed(0)
     (folder / WEIGHTS).parent.mkdir()
-    save_file(torchvision.models.mobilenet_v2().state_dict(), folder / WEIGHTS)
+    source = torchvision.models.mobilenet_v2()
+    for norm in (one for one in source.modules() if isinstance(one, nn.BatchNorm2d)):
+        norm.momentum = None  # so that one batch gives statistics with which features are not all zero
+    with torch.no_grad():
+        source(torch.randn(16, 3, 96, 96))
+    save_file(source.state_dict(), folder / WEIGHTS)
     return folder
 
 
@@ -57,6 +62,7 @@ def test_the_target_of_a_whole_image_is_its_feature(data: Path, tmp_path: Path) 
     rows = [row for row, name in enumerate(images.names) if name.startswith("photos")][:3]
     whole = [centre_box(64, 64, 1.0)] * 3
     expected = teacher.features(preprocessed(cut(images, rows, whole, 96)))
+    assert expected.mean() > 0.1
     assert torch.allclose(targets.of(rows, whole), expected, rtol=2e-3, atol=2e-3)
     left = [(0, 0, 64, 64 // 3)] * 3  # of three columns of the map, the first
     maps = teacher.maps(preprocessed(cut(images, rows, whole, 96)))
@@ -88,9 +94,9 @@ def test_the_fused_norm_is_batch_norm_and_relu6(channels: int, clamped: bool) ->
 
 def test_a_network_that_learns_computes_what_the_library_does(data: Path) -> None:
     net = sorted_source(data / WEIGHTS).train()
-    images = torch.randn(4, 3, 64, 64)
+    images = torch.randn(8, 3, 64, 64)
     for width in (0.25, 0.4, 1.0):
-        assert torch.allclose(Elastic(net)(width, images), net(images, width), atol=1e-4)
+        assert F.cosine_similarity(Elastic(net)(width, images), net(images, width)).min() > 0.9999
 
 
 def test_a_run_that_was_stopped_goes_on_exactly(data: Path, tmp_path: Path) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +18,26 @@ SOURCE = Path(__file__).with_name("fused_norm.cpp")
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-shared", "-fPIC")
 
 
-@cache
+@functools.cache
 def library() -> ctypes.CDLL | None:
     """Return the compiled operations; None where there is no compiler."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return None
     digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"us3l-fused-norm-{os.getuid()}-{digest}.so"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "us3l"
+    path = cache / f"fused-norm-{digest}.so"
     if not path.exists():
+        cache.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
         subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", str(temporary)], check=True)
         os.replace(temporary, path)
     loaded = ctypes.CDLL(str(path))
     pointer, number = ctypes.c_void_p, ctypes.c_long
-    sizes = [number, number]
     loaded.norm_forward.argtypes = (
-        [pointer] * 2 + sizes + [pointer] * 2 + [ctypes.c_float, ctypes.c_int] + [pointer] * 2
-    )
-    loaded.norm_backward.argtypes = [pointer] * 3 + sizes + [pointer] * 4 + [ctypes.c_int] + [pointer] * 2
+        *[pointer] * 2, number, number, *[pointer] * 2, ctypes.c_float, ctypes.c_int, *[pointer] * 2
+    )  # fmt: skip
+    loaded.norm_backward.argtypes = (*[pointer] * 3, number, number, *[pointer] * 4, ctypes.c_int, *[pointer] * 2)
     return loaded
 
 
@@ -76,13 +76,15 @@ class FusedNorm(torch.autograd.Function):
         return dx, dweight, dbias, None, None
 
 
-class BatchNormReLU6(nn.BatchNorm2d):
+class BatchNormReLU6(nn.Module):
     """A batch norm, and ReLU6 where one follows it, as one operation. It always uses the batch's statistics."""
 
-    clamped = False
+    def __init__(self, norm: nn.BatchNorm2d, clamped: bool) -> None:
+        super().__init__()
+        self.weight, self.bias, self.epsilon, self.clamped = norm.weight, norm.bias, norm.eps, clamped
 
     def forward(self, x: Tensor) -> Tensor:
-        return FusedNorm.apply(x, self.weight, self.bias, self.eps, self.clamped)
+        return FusedNorm.apply(x, self.weight, self.bias, self.epsilon, self.clamped)
 
 
 def fuse_norms(module: nn.Module) -> nn.Module:
@@ -91,13 +93,13 @@ def fuse_norms(module: nn.Module) -> nn.Module:
         return module
     names = list(module._modules)
     for place, name in enumerate(names):
-        norm = module._modules[name]
-        if isinstance(norm, nn.BatchNorm2d):
-            norm.__class__ = BatchNormReLU6
+        child = module._modules[name]
+        if isinstance(child, nn.BatchNorm2d):
             after = names[place + 1] if place + 1 < len(names) else None
-            if after is not None and isinstance(module._modules[after], nn.ReLU6):
-                norm.clamped = True
+            clamped = after is not None and isinstance(module._modules[after], nn.ReLU6)
+            module._modules[name] = BatchNormReLU6(child, clamped)
+            if clamped and after is not None:
                 module._modules[after] = nn.Identity()
-        elif norm is not None:
-            fuse_norms(norm)
+        elif child is not None:
+            fuse_norms(child)
     return module

@@ -124,9 +124,14 @@ def centre_box(height: int, width: int, share: float) -> Box:
     return (height - side) // 2, (width - side) // 2, side, side
 
 
+def sides(pixels: np.ndarray) -> tuple[int, int]:
+    """Return the height and width of an image."""
+    return pixels.shape[0], pixels.shape[1]
+
+
 def draw_boxes(images: ImageList, rows: Sequence[int], draw: np.random.Generator) -> list[Box]:
     """Draw a crop of each of these images."""
-    return [crop_box(*images.pixels[row].shape[:2], draw) for row in rows]
+    return [crop_box(*sides(images.pixels[row]), draw) for row in rows]
 
 
 def cut(images: ImageList, rows: Sequence[int], boxes: Sequence[Box], size: int) -> Tensor:
@@ -140,7 +145,7 @@ def cut(images: ImageList, rows: Sequence[int], boxes: Sequence[Box], size: int)
 
 def centres(images: ImageList, rows: Sequence[int], size: int) -> Tensor:
     """Return what a network sees of these images in use, uint8: the central square of 7/8 of the shorter side."""
-    return cut(images, rows, [centre_box(*images.pixels[row].shape[:2], 7 / 8) for row in rows], size)
+    return cut(images, rows, [centre_box(*sides(images.pixels[row]), 7 / 8) for row in rows], size)
 
 
 def as_batch(pixels: np.ndarray) -> Tensor:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from tools.builtin.images import Box, ImageList, as_batch, preprocessed, resized
+from tools.builtin.images import Box, ImageList, as_batch, preprocessed, resized, sides
 
 FEATURES, STRIDE = 1280, 32
 BATCH = 32
@@ -26,13 +26,14 @@ class Teacher:
     def __init__(self, weights: Path) -> None:
         network = torchvision.models.mobilenet_v2()
         network.load_state_dict(load_file(weights), strict=False)  # some files lack the norms' counters
-        self.network = fused(network.eval().requires_grad_(False)).to(memory_format=torch.channels_last)
+        fused(network.eval().requires_grad_(False)).to(memory_format=torch.channels_last)
+        self.backbone: nn.Module = network.features
         self.weight, self.bias = network.classifier[1].weight.detach(), network.classifier[1].bias.detach()
 
     @torch.inference_mode()
     def maps(self, images: Tensor) -> Tensor:
         """Return the last feature maps of preprocessed images (N x 1280 x h x w)."""
-        return torch.cat([self.network.features(batch) for batch in images.split(BATCH)])
+        return torch.cat([self.backbone(batch) for batch in images.split(BATCH)])
 
     def features(self, images: Tensor) -> Tensor:
         """Return the average pool's output of preprocessed images (N x 1280)."""
@@ -73,7 +74,7 @@ class Targets:
     ) -> None:
         self.images, self.teacher = images, teacher
         sizes = np.where(images.blurred, blurred_size, size)
-        self.shapes = [map_shape(*one.shape[:2], side) for one, side in zip(images.pixels, sizes, strict=True)]
+        self.shapes = [map_shape(*sides(one), int(side)) for one, side in zip(images.pixels, sizes, strict=True)]
         self.starts = np.concatenate([[0], np.cumsum([height * width for height, width in self.shapes])])
         settings = {"images": images.digest, "sizes": [size, blurred_size]}
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,8 +89,8 @@ class Targets:
     def prepare(self, report: Callable[[int, int], None] | None = None) -> None:
         """Compute the maps that are missing, images of one shape together."""
         missing: dict[tuple[int, int], list[int]] = {}
-        for row in np.flatnonzero(~self.known):
-            missing.setdefault(self.shapes[row], []).append(int(row))
+        for place in np.flatnonzero(~self.known).tolist():
+            missing.setdefault(self.shapes[place], []).append(place)
         for (height, width), rows in missing.items():
             for part in (rows[i : i + BATCH] for i in range(0, len(rows), BATCH)):
                 whole = [resized(as_batch(self.images.pixels[row]), (STRIDE * height, STRIDE * width)) for row in part]
@@ -104,7 +105,7 @@ class Targets:
         """Return the target of each crop, given as an image and a box in it (N x 1280)."""
         targets = np.empty((len(rows), FEATURES), np.float32)
         for target, row, (top, left, height, width) in zip(targets, rows, boxes, strict=True):
-            (cells_y, cells_x), (all_y, all_x) = self.shapes[row], self.images.pixels[row].shape[:2]
+            (cells_y, cells_x), (all_y, all_x) = self.shapes[row], sides(self.images.pixels[row])
             weights = np.outer(
                 shares(cells_y, top / all_y, (top + height) / all_y),
                 shares(cells_x, left / all_x, (left + width) / all_x),
@@ -123,8 +124,8 @@ def map_shape(height: int, width: int, size: int) -> tuple[int, int]:
 def shares(cells: int, start: float, end: float) -> np.ndarray:
     """Return the share of each of some equal cells in the part of the line 0..1 from start to end; they add up to 1.
 
-    >>> shares(4, 0.25, 0.625).round(3).tolist()
-    [0.0, 0.667, 0.333, 0.0]
+    >>> (100 * shares(4, 0.25, 0.625)).round().tolist()
+    [0.0, 67.0, 33.0, 0.0]
     """
     edges = np.linspace(0, 1, cells + 1)
     covered = (np.minimum(edges[1:], end) - np.maximum(edges[:-1], start)).clip(min=0)
