@@ -1,4 +1,4 @@
-"""The built-in network beside networks that one may download: kNN, multiply-accumulates, INT8 latency on one thread.
+"""The built-in network beside networks that one may download: kNN, linear probe, costs, INT8 latency on one thread.
 
     python -m benchmarks.frontier --litert VENV/bin/python --only rivals
     python -m benchmarks.frontier --litert VENV/bin/python --weights us3l/builtin/weights.safetensors
@@ -26,12 +26,15 @@ from torch import Tensor
 
 import us3l
 from benchmarks.frontier.rivals import RIVALS, LiteRT
+from benchmarks.frontier.table import Row, table
 from tools.builtin.images import ImageList, Source, centres, read_images
-from tools.builtin.measure import HeldOut, LabelledSet, features_of, labelled_sets
+from tools.builtin.measure import Features, HeldOut, LabelledSet, features_of, labelled_sets
 from tools.builtin.recipe import Subnet, subnet_name
 from tools.builtin.release import SIZES, WIDTHS, read, read_subnet
 from tools.builtin.teacher import Teacher, fused
 from tools.builtin.train import WEIGHTS
+from us3l.evaluation.linear import linear_accuracy
+from us3l.evaluation.neighbours import knn_accuracy
 from us3l.files import write_json
 
 MEASURED = (
@@ -40,7 +43,6 @@ MEASURED = (
 )  # fmt: skip
 """Widths and sizes of the table."""
 TURNS = 5
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def open_sets(command: Frontier) -> tuple[list[LabelledSet], HeldOut]:
     return labelled_sets(bank, queries), HeldOut(learned, held_out, teacher)
 
 
-def rival_features(rival: LiteRT, size: int) -> Callable[[ImageList, Sequence[int]], Tensor]:
+def rival_features(rival: LiteRT, size: int) -> Features:
     """Return a rival as a function of images and rows; it sees the same centres of images as ours."""
 
     def features(images: ImageList, rows: Sequence[int]) -> Tensor:
@@ -81,6 +83,16 @@ def rival_features(rival: LiteRT, size: int) -> Callable[[ImageList, Sequence[in
     return features
 
 
+def scores(sets: list[LabelledSet], features: Features) -> dict[str, float]:
+    """Return kNN and the linear probe of each labelled set, in percent."""
+    found = {}
+    for one in sets:
+        split = one.split(features)
+        found[one.name] = round(knn_accuracy(*split), 2)
+        found[f"{one.name} linear"] = round(linear_accuracy(*split), 2)
+    return found
+
+
 def rival_rows(command: Frontier, sets: list[LabelledSet]) -> list[Row]:
     """Return kNN of each rival."""
     rows: list[Row] = []
@@ -88,15 +100,13 @@ def rival_rows(command: Frontier, sets: list[LabelledSet]) -> list[Row]:
         assert command.litert is not None
         with LiteRT(command.litert, command.data / "rivals" / rival.file) as running:
             features = rival_features(running, rival.size)
-            rows.append(
-                show({"network": rival.title, "mmacs": rival.macs, **{one.name: one.knn(features) for one in sets}})
-            )
+            rows.append(show({"network": rival.title, "mmacs": rival.macs, **scores(sets, features)}))
     source = torchvision.models.mobilenet_v2()
     source.load_state_dict(load_file(command.data / WEIGHTS), strict=False)
     source.classifier = torch.nn.Identity()
     features = features_of(fused(source.eval()).to(memory_format=torch.channels_last), 224)
     title = "MobileNetV2 1.0@224, 32 bits"
-    rows.append(show({"network": title, "mmacs": 300, **{one.name: one.knn(features) for one in sets}}))
+    rows.append(show({"network": title, "mmacs": 300, **scores(sets, features)}))
     return rows
 
 
@@ -109,8 +119,7 @@ def our_rows(command: Frontier, sets: list[LabelledSet], held_out: HeldOut) -> l
         network = read_subnet(command.weights, width, size) if kept else held_out.calibrated(net, width, size)
         features = features_of(fused(network).to(memory_format=torch.channels_last), size)
         macs = us3l.cost(net.skeleton(width), (3, size, size)).macs / 1e6
-        figures = {one.name: one.knn(features) for one in sets}
-        rows.append(show({"network": subnet_name(width, size), "mmacs": round(macs, 1), **figures}))
+        rows.append(show({"network": subnet_name(width, size), "mmacs": round(macs, 1), **scores(sets, features)}))
     return rows
 
 
@@ -175,6 +184,7 @@ def main() -> None:
     if "latency" in command.only:
         found["milliseconds"] = show(latencies(command, held_out))
     write_json(command.out, found)
+    print(table(found))
 
 
 if __name__ == "__main__":

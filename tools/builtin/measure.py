@@ -31,12 +31,15 @@ class LabelledSet(NamedTuple):
     queries: ImageList
     query_rows: list[int]
 
+    def split(self, features: Features) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return features and labels of the neighbours, then of those to be named."""
+        sides = (self.bank, self.bank_rows), (self.queries, self.query_rows)
+        bank, queries = ((features(images, rows), torch.from_numpy(images.labels[rows])) for images, rows in sides)
+        return *bank, *queries
+
     def knn(self, features: Features) -> float:
         """Return the percentage that are named correctly (20 neighbours, temperature 0.07)."""
-        sides = (self.bank, self.bank_rows), (self.queries, self.query_rows)
-        bank, queries = (features(images, rows) for images, rows in sides)
-        bank_labels, query_labels = (torch.from_numpy(images.labels[rows]) for images, rows in sides)
-        return round(knn_accuracy(bank, bank_labels, queries, query_labels), 2)
+        return round(knn_accuracy(*self.split(features)), 2)
 
 
 def labelled_sets(bank: ImageList, queries: ImageList, every: int = 1) -> list[LabelledSet]:
