@@ -33,9 +33,9 @@ from tools.builtin.recipe import Subnet, subnet_name
 from tools.builtin.release import SIZES, WIDTHS, read, read_subnet
 from tools.builtin.teacher import Teacher, fused
 from tools.builtin.train import WEIGHTS
+from us3l.evaluation.knn import knn_accuracy
 from us3l.evaluation.linear import linear_accuracy
-from us3l.evaluation.neighbours import knn_accuracy
-from us3l.files import write_json
+from us3l.system.files import write_json
 
 MEASURED = (
     (0.25, 96), (0.25, 128), (0.35, 96), (0.35, 128), (0.25, 160), (0.5, 128), (0.5, 160), (0.75, 128), (0.5, 224),

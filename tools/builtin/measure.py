@@ -14,7 +14,7 @@ import us3l
 from tools.builtin.images import ImageList, centres, preprocessed
 from tools.builtin.recipe import Subnet, subnet_name
 from tools.builtin.teacher import Teacher, fused
-from us3l.evaluation.neighbours import knn_accuracy
+from us3l.evaluation.knn import knn_accuracy
 
 CALIBRATION, BATCH = 768, 64
 SETS = ("photos", "pets")
