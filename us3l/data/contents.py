@@ -145,5 +145,7 @@ def duplicates(first: Contents, second: Contents) -> list[tuple[int, int]]:
     """
     values, places = np.unique(first.hashes, return_index=True)
     near = np.searchsorted(values, second.hashes).clip(max=max(0, len(values) - 1))
-    equal = np.flatnonzero((values[near] == second.hashes) & (second.hashes != UNKNOWN)) if len(values) else []
+    if not len(values):
+        return []
+    equal = np.flatnonzero((values[near] == second.hashes) & (second.hashes != UNKNOWN))
     return [(int(places[near[position]]), int(position)) for position in equal]

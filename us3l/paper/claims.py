@@ -223,8 +223,8 @@ def byol_rows() -> list[ClaimRow]:
 
 def backbone_rows() -> list[ClaimRow]:
     found = []
-    for words, *where in BACKBONES:
-        chosen, row = other_backbone(words, *where)
+    for words, table, number, method in BACKBONES:
+        chosen, row = other_backbone(words, table, number, method)
         found.append(ClaimRow(words, SHORT, chosen, row["Once Training"] == "no"))
     return found
 
