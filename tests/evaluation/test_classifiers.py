@@ -148,7 +148,7 @@ def test_lars_adapts_as_apexs_larc(monkeypatch):
     torch.testing.assert_close(weight.detach(), expected)
     assert (plain - weight).abs().max() > 0.1
     monkeypatch.setitem(sys.modules, "timm.optim", None)
-    with pytest.raises(UserError, match=r"pip install 'us3l\[lars\]'"):
+    with pytest.raises(UserError, match=r"pip install 'us3l\[timm\]'"):
         make_optimiser([weight], settings)
 
 
