@@ -283,4 +283,4 @@ def test_without_the_package_it_says_what_to_install(monkeypatch, capsys):
     for module in [name for name in sys.modules if name.startswith("huggingface_hub.")]:
         monkeypatch.delitem(sys.modules, module)
     assert main(["pick", f"hf:{NAME}", "--macs", "1e9"]) == 2
-    assert "needs huggingface_hub, which is not installed: pip install 'us3l[hub]'" in capsys.readouterr().err
+    assert "needs the package huggingface_hub, which is missing: pip install 'us3l[hub]'" in capsys.readouterr().err

@@ -7,22 +7,23 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "us3l"
 CORE = {
-    "calibration", "costs", "description", "families", "hub", "setting_types", "skeletons", "slimmable", "sorting",
+    "calibration", "costs", "description", "families", "setting_types", "skeletons", "slimmable", "sorting",
     "storage", "switchable", "tensors", "width",
 }  # fmt: skip
 MAY_IMPORT = {
+    "hub": set(),
     "objective": {"distributed"},
     "distributed": set(),
     "data": {"distributed"},
-    "run": {"data"},
+    "run": {"data", "hub"},
     "evaluation": {"data", "run"},
     "detection": {"data", "evaluation", "run"},
-    "runtime": {"collection", "data", "deploy", "run"},
-    "deploy": {"collection", "data", "evaluation", "run", "runtime"},
+    "runtime": {"collection", "data", "deploy", "hub", "run"},
+    "deploy": {"collection", "data", "evaluation", "hub", "run", "runtime"},
     "collection": {"data", "deploy", "evaluation", "run", "runtime"},
-    "serving": {"collection", "data", "deploy", "reporting", "run", "runtime"},
+    "serving": {"collection", "data", "deploy", "hub", "reporting", "run", "runtime"},
     "searching": {"data", "deploy", "evaluation", "run"},
-    "training": {"data", "distributed", "evaluation", "objective", "run"},
+    "training": {"data", "distributed", "evaluation", "hub", "objective", "run"},
     "checkup": {"data", "distributed", "evaluation", "training"},
     "reporting": {
         "collection", "data", "deploy", "detection", "evaluation", "objective", "paper", "run", "runtime", "training",

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from us3l.costs import Cost as Cost
     from us3l.costs import cost as cost
     from us3l.families import create as create
+    from us3l.hub import load as load
     from us3l.run import Run as Run
     from us3l.runtime.runtime import Runtime as Runtime
     from us3l.slimmable import Slimmable as Slimmable
-    from us3l.storage import load as load
     from us3l.system.errors import UserError as UserError
     from us3l.width import Subnet as Subnet
     from us3l.width import Width as Width
@@ -49,7 +49,7 @@ _HOMES = {
     "calibrate": "us3l.calibration",
     "cost": "us3l.costs",
     "create": "us3l.families",
-    "load": "us3l.storage",
+    "load": "us3l.hub",
 }
 _COMMANDS = (
     "compare", "detect", "doctor", "embed", "evaluate", "export", "find", "pick", "predict",

@@ -12,17 +12,24 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from us3l.description import NAME, read_description
 from us3l.system.errors import Caution, UserError
 from us3l.system.files import LARGEST_TEXT, checksum, locked, read_bytes, write_text
+from us3l.system.optional import missing
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from us3l.families.family import Family
+    from us3l.slimmable import Slimmable
 
 PREFIXES = ("hf:", "hf-hub:")  # the second is timm's
 CARD = "README.md"
@@ -78,6 +85,23 @@ def local_folder(path: str | Path) -> Path:
     """The folder that a path leads to; that of a model on the Hub is fetched first, unless it was before."""
     name = HubName.of(path)
     return Path(path) if name is None else fetch(name)
+
+
+def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = None) -> Slimmable:
+    """Read a model's folder, or fetch it from the Hugging Face Hub first. No code in it is run.
+
+    Statistics that do not belong to the weights beside them are kept, and refused when used: see `Slimmable`.
+
+    Args:
+        path: The folder of a model, or that of a run; "hf:USER/NAME" is one on the Hub.
+        family: What the network was made of, if that was a function of the user's own.
+
+    Returns:
+        The network as it was saved, on the CPU.
+    """
+    from us3l import storage
+
+    return storage.load(local_folder(path), family)
 
 
 def fetch(name: HubName) -> Path:
@@ -226,7 +250,7 @@ def hub(reason: str) -> Any:
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ImportError:
-        raise UserError(f"{reason} needs huggingface_hub, which is not installed: pip install 'us3l[hub]'") from None
+        raise missing("huggingface_hub", reason) from None
     if silent:  # another library may have imported it before
         huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
     return huggingface_hub

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from us3l.families.family import Family
-from us3l.system.errors import UserError, told
+from us3l.system.errors import UserError, brief
 from us3l.tensors import WithoutFilling, forget_statistics, tensors_of
 from us3l.width import Width
 
@@ -91,7 +91,7 @@ def blank(family: Family, width: Width) -> nn.Module:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"the family cannot build the network of width {width} ({told(error)})") from error
+        raise UserError(f"the family cannot build the network of width {width} ({brief(error)})") from error
 
 
 def check_nested(

@@ -6,7 +6,6 @@ tell about its networks.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
@@ -113,7 +112,7 @@ class Slimmable(nn.Module):
         """
         checked = Width(width)
         for number in checked.widths:
-            if not (math.isfinite(number) and self.min_width <= number <= 1):
+            if not self.min_width <= number <= 1:
                 raise UserError(f"width {number:g} is outside the range of this network, {self.min_width:g} to 1")
         if not checked.plain:
             checked = check_stages(self.family, checked)

@@ -23,7 +23,6 @@ from us3l.description import NAME, holds_model, read_description, write_descript
 from us3l.families import create
 from us3l.families.family import Family
 from us3l.families.user_families import current_family
-from us3l.hub import local_folder
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.files import check_regular, replacing
@@ -76,13 +75,13 @@ def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = 
     Statistics that do not belong to the weights beside them are kept, and refused when used: see `Slimmable`.
 
     Args:
-        path: The folder of a model, or that of a run; "hf:USER/NAME" is one on the Hugging Face Hub.
+        path: The folder of a model, or that of a run.
         family: What the network was made of, if that was a function of the user's own.
 
     Returns:
         The network as it was saved, on the CPU.
     """
-    folder = local_folder(path)
+    folder = Path(path)
     if holds_model(folder / "model"):  # a run's folder
         folder = folder / "model"
     description = read_description(folder)

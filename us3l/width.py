@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import total_ordering
-from math import ceil, inf
+from math import ceil, inf, isfinite
 from operator import index
 from statistics import fmean
 from typing import Any
@@ -54,7 +54,7 @@ class Width:
         try:
             widths, blocks = _parse(width) if isinstance(width, str) else (_numbers(width), None)
             blocks = blocks if depths is None else tuple(map(index, depths))
-            if not widths:
+            if not widths or not all(map(isfinite, widths)):
                 raise ValueError("no numbers")
         except (TypeError, ValueError, OverflowError):
             raise UserError(

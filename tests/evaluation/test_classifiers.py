@@ -91,7 +91,7 @@ def test_the_papers_probe_learns(colours):
         assert result.linear == 100
         assert result.knn is None
         assert found.scores[result.width]["linear"].deviation == 0
-        assert found.probes[result.width].weight.shape == (4, 8 * result.width)
+        assert found.probes[result.width].weight.shape == (4, 8 * float(result.width))
     assert evaluate_paper(net, train, test, [1.0, 0.5], 8, settings, seeds=2).results == found.results
     slow = Training("sgd", 1e-9, 1, 20, 0.0, "steps", (0.8, 1.0))
     assert evaluate_paper(net, train, test, [1.0], 8, slow).results[0].linear < 80
@@ -148,7 +148,7 @@ def test_lars_adapts_as_apexs_larc(monkeypatch):
     torch.testing.assert_close(weight.detach(), expected)
     assert (plain - weight).abs().max() > 0.1
     monkeypatch.setitem(sys.modules, "timm.optim", None)
-    with pytest.raises(UserError, match=r"pip install 'us3l\[lars\]'"):
+    with pytest.raises(UserError, match=r"pip install 'us3l\[timm\]'"):
         make_optimiser([weight], settings)
 
 

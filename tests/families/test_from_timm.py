@@ -61,5 +61,5 @@ def test_without_timm_it_is_said_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", missing)
     for name in FROM_TIMM:
-        with pytest.raises(us3l.UserError, match=rf"{name} is made of timm's blocks.*pip install 'us3l\[timm\]'"):
+        with pytest.raises(us3l.UserError, match=rf"{name} needs the package timm.*pip install 'us3l\[timm\]'"):
             us3l.create(name)

@@ -22,6 +22,7 @@ from us3l.reporting.gallery import (
     work,
 )
 from us3l.system.errors import UserError
+from us3l.system.files import as_plain
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_widths_without_statistics_are_not_shown(digits):
 def test_labelled(net, digits):
     counts = []
     found = gallery(net, digits, 16, counts.append)
-    assert json.loads(json.dumps(found)) == found
+    assert json.loads(json.dumps(found, default=as_plain)) == found
     assert sum(counts) == work(net, digits)
     assert found["widths"] == [1.0, 0.25]
     names = found["images"]

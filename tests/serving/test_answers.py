@@ -14,7 +14,8 @@ from tests.serving.services import encoded, save_run, serving
 from us3l.run import Run
 from us3l.run.spaces import keep_space
 from us3l.runtime.runtime import Runtime
-from us3l.serving.start import listening, processors, usual_threads
+from us3l.serving.start import listening, usual_threads
+from us3l.system.devices import usable_cores
 from us3l.system.errors import UserError
 
 KINDS = [("PNG", "RGB"), ("JPEG", "RGB"), ("JPEG", "L"), ("GIF", "P"), ("BMP", "RGB"), ("WEBP", "RGB"), ("PNG", "RGBA")]
@@ -59,7 +60,7 @@ def test_answers_equal_the_runtime_to_the_bit_whatever_else_is_asked(run_folder,
 def test_threads_are_as_measured_best(run_folder, bundle):
     assert usual_threads(run_folder, "torch") == usual_threads(run_folder, "auto") == 1
     assert usual_threads(bundle, "openvino") == usual_threads(bundle, "auto") == 1  # it holds both
-    assert usual_threads(bundle, "onnx") == processors()
+    assert usual_threads(bundle, "onnx") == usable_cores()
 
 
 def test_every_way_to_send_images(served):

@@ -107,7 +107,7 @@ def query_embeddings(
     if about is None:
         raise UserError(f"{index} does not say how it was made: embed the queries yourself, and give their file")
     shared = about.get("space") == "shared"
-    if width is not None and not shared and width.as_plain() != about["width"]:
+    if width is not None and not shared and Width(width).as_plain() != about["width"]:
         raise UserError(
             f"{index} has embeddings of {about['width']}x, which those of {width:g}x cannot be compared with: embed "
             "it again with `space='shared'`, or leave out `width`"

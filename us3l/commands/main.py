@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from us3l import __version__
-from us3l.families.user_families import given_family, import_family
+from us3l.families.user_families import import_family, using_family
 from us3l.system.allocation import keep_freed_memory
 from us3l.system.errors import Caution, UserError, did_you_mean
 from us3l.system.stopping import Interrupted
@@ -120,5 +120,5 @@ def run(name: str, arguments: list[str]) -> int:
 
     module, screen = import_module(f"us3l.commands.{name}"), CommandScreen()
     settings = replace(parse(getattr(module, name).kind, name, arguments), progress=screen)
-    with given_family(family):
+    with using_family(family):
         return module.main(settings, screen) or 0

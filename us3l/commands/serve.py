@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from us3l.commands.command import ModelCommand, command
 from us3l.deploy.deployment_settings import Backend, SpaceName
 from us3l.serving.settings import ServiceSettings
-from us3l.serving.start import processors
 from us3l.setting_types import AnyPath, Model
+from us3l.system.devices import usable_cores
 
 if TYPE_CHECKING:
     from us3l.commands.screen import CommandScreen
@@ -42,7 +42,7 @@ class Serve(ServiceSettings, ModelCommand):
     """0 takes one that is free."""
     token_file: AnyPath | None = None
     """A file with a token that clients must send as "Authorization: Bearer TOKEN"."""
-    workers: int = field(default_factory=processors)
+    workers: int = field(default_factory=usable_cores)
     """Threads that compute, each on images of its own (default: one for each processor)."""
     threads: int | None = None
     """Processors that compute one image together (default: all with ONNX Runtime, else one)."""

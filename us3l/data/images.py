@@ -253,7 +253,7 @@ class ImageSet:
         """The number of images, the sum of their pixels, and checksums of each one's sum and of the labels."""
         sums = self.images.flatten(1).sum(dim=1, dtype=torch.int64).cpu()
         labels = None if self.labels is None else self.labels.cpu().numpy()
-        return [self.total, int(sums.sum()), zlib.crc32(sums.numpy().tobytes()), checksum(labels)]
+        return [self.total, int(sums.sum()), zlib.crc32(sums.numpy().tobytes()), crc(labels)]
 
     @property
     def contents(self) -> Contents:
@@ -295,7 +295,8 @@ def stand_ins(index: int, total: int) -> Iterator[int]:
     return (int(generator.integers(total)) for _ in range(STAND_INS))
 
 
-def checksum(values: np.ndarray | None) -> int:
+def crc(values: np.ndarray | None) -> int:
+    """Return the CRC-32 of whole numbers, 0 of none."""
     return 0 if values is None else zlib.crc32(np.ascontiguousarray(values, np.int64).tobytes())
 
 

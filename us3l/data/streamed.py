@@ -29,7 +29,7 @@ from us3l.data.catalogue import Blocks, Catalogue
 from us3l.data.contents import UNKNOWN, Contents, content_hash, differing
 from us3l.data.crops import Item, RandomCrops, Read, Reader, Squares, unreadable
 from us3l.data.decode import WHITES, Damaged, brightest, content, measure
-from us3l.data.images import Batch, Channels, ImageSet, Step, checksum, share
+from us3l.data.images import Batch, Channels, ImageSet, Step, crc, share
 from us3l.data.in_memory import Counter, decode_all, in_threads
 from us3l.data.loader import default_workers, read_ahead
 from us3l.data.preprocessing import Preprocessing
@@ -207,8 +207,8 @@ class ImageFiles:
         for encoded in self.source.read(self.chosen[places]):
             contents = zlib.crc32(content(encoded), contents)
         some = self.chosen[np.linspace(0, len(self) - 1, min(MOST_SIZES, len(self))).astype(int)]
-        sizes = checksum(self.source.sizes(some) if self.source.sizes else None)
-        return [len(self), names, sizes, contents, checksum(self.source.labels[self.chosen])]
+        sizes = crc(self.source.sizes(some) if self.source.sizes else None)
+        return [len(self), names, sizes, contents, crc(self.source.labels[self.chosen])]
 
 
 def scattered(count: int, together: int) -> np.ndarray:

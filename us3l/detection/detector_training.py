@@ -100,7 +100,7 @@ def train_detector(
     trainer = DetectorTrainer(detector, plan, training.seed)
     about = {
         **net.family.describe(),
-        "width": width.as_plain(),
+        "width": Width(width).as_plain(),
         "preprocessing": net.metadata.get("preprocessing") or {},
         "layout": scene_set.layout,
         "classes": list(scene_set.classes),

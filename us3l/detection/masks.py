@@ -7,15 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from us3l.system.errors import UserError
+from us3l.system.optional import need
 
 
 def coco_masks() -> ModuleType:
-    try:
-        from pycocotools import mask
-    except ImportError:
-        raise UserError("detection needs pycocotools: pip install 'us3l[detect]'") from None
-    return mask
+    return need("pycocotools.mask", "detection")
 
 
 def decode_mask(segmentation: Any, height: int, width: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from us3l.evaluation.linear import Probe
 from us3l.evaluation.protocols import Training
 from us3l.system.devices import for_doubles
 from us3l.system.errors import UserError
+from us3l.system.optional import need
 from us3l.system.progress import Advance
 from us3l.system.seeds import seeded
 from us3l.tensors import batch_norms
@@ -122,9 +123,6 @@ def cross_entropy(network: nn.Module, head: nn.Linear, images: Tensor, labels: T
 def make_optimiser(weights: list[nn.Parameter], training: Training) -> torch.optim.Optimizer:
     if training.optimiser == "sgd":
         return torch.optim.SGD(weights, lr=training.lr, momentum=0.9, weight_decay=training.weight_decay)
-    try:
-        from timm.optim import Lars
-    except ImportError:
-        raise UserError("the paper's probe for ImageNet uses LARS of timm: pip install 'us3l[lars]'") from None
+    lars = need("timm.optim", "LARS, which the paper's probe for ImageNet learns by,").Lars
     # Without weight decay timm's is plain SGD unless told to adapt, as apex's LARC always does.
-    return Lars(weights, lr=training.lr, momentum=0.9, weight_decay=training.weight_decay, always_adapt=True)
+    return lars(weights, lr=training.lr, momentum=0.9, weight_decay=training.weight_decay, always_adapt=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from us3l.system.errors import UserError
+from us3l.system.optional import missing
 from us3l.width import Width
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def needs_timm(name: str) -> Iterator[None]:
     try:
         yield
     except ImportError:
-        raise UserError(f"{name} is made of timm's blocks, which are not installed: pip install 'us3l[timm]'") from None
+        raise missing("timm", name) from None
 
 
 class Backbone(Family):

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from us3l.system.errors import UserError, did_you_mean, told
+from us3l.system.errors import UserError, brief, did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
 
 OwnFamily = Callable[[Any], "nn.Module"]
-_given: OwnFamily | None = None  # of the process: threads load models, too
+_current: OwnFamily | None = None  # of the process: threads load models, too
 
 
 def import_family(name: str) -> OwnFamily:
@@ -37,7 +37,7 @@ def import_family(name: str) -> OwnFamily:
             raise UserError(f"{name}: there is no module {error.name!r}, here or where Python looks for it") from None
         raise UserError(f"{name}: the module {module!r} needs {error.name!r}, which is not installed") from None
     except Exception as error:  # the user's own code
-        raise UserError(f"{name}: the module {module!r} cannot be imported ({told(error)})") from None
+        raise UserError(f"{name}: the module {module!r} cannot be imported ({brief(error)})") from None
     finally:
         sys.path.remove("")
     for part in inner.split("."):
@@ -48,23 +48,23 @@ def import_family(name: str) -> OwnFamily:
         try:
             found = found()
         except Exception as error:  # the user's own code
-            raise UserError(f"{name}: the class must be made without arguments, but {told(error)}") from error
+            raise UserError(f"{name}: the class must be made without arguments, but {brief(error)}") from error
     if not callable(found) or callable(getattr(found, "state_dict", None)):  # a network can be called, too
         raise UserError(f"{name} is of type {type(found).__name__}: a family is a function from a width to a network")
     return found
 
 
 @contextmanager
-def given_family(family: OwnFamily | None) -> Iterator[None]:
+def using_family(family: OwnFamily | None) -> Iterator[None]:
     """Let models that are networks of the user's own be read with a family, where nothing nearer says one."""
-    global _given
-    before, _given = _given, family
+    global _current
+    before, _current = _current, family
     try:
         yield
     finally:
-        _given = before
+        _current = before
 
 
 def current_family() -> OwnFamily | None:
-    """What `given_family` gave."""
-    return _given
+    """Return the family of `using_family`, None outside of it."""
+    return _current

@@ -20,6 +20,7 @@ from us3l.detection.scenes import Scene
 from us3l.reporting.palette import COLOURS, INK
 from us3l.reporting.style import new_figure, save
 from us3l.run.detections import AveragePrecision, Scores
+from us3l.system.spacing import evenly_spaced
 
 SHOWN = 4  # scenes
 CONFIDENT = 0.5
@@ -83,8 +84,7 @@ def detections_figure(findings: Findings, path: Path, title: str) -> None:
 def _spread(scenes: Sequence[Scene]) -> list[Scene]:
     """Some scenes with objects from all over the set, or without any if none has."""
     fitting = [scene for scene in scenes if scene.learnable] or list(scenes)
-    places = np.linspace(0, len(fitting) - 1, min(SHOWN, len(fitting))).round().astype(int)
-    return [fitting[place] for place in places]
+    return [fitting[place] for place in evenly_spaced(len(fitting), SHOWN)]
 
 
 def _marked(one: dict[str, Any], findings: Findings) -> Marked:

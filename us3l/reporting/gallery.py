@@ -20,6 +20,7 @@ from us3l.evaluation.features import embed_all
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.progress import Advance
+from us3l.system.spacing import evenly_spaced
 from us3l.system.streams import printable
 from us3l.width import Width
 
@@ -117,7 +118,7 @@ def evenly(values: Tensor, count: int) -> Tensor:
     >>> evenly(torch.arange(10), 4).tolist()
     [0, 3, 6, 9]
     """
-    return values[torch.linspace(0, len(values) - 1, min(count, len(values))).round().long()]
+    return values[evenly_spaced(len(values), count)]
 
 
 def nearest(features: Tensor, queries: Tensor, count: int) -> Tensor:

@@ -370,11 +370,10 @@ def _result(row: object, index: int) -> WidthResult:
     names = [field.name for field in fields(WidthResult)]
     if unknown := sorted(map(str, row.keys() - set(names))):
         raise UserError(f"results entry {index}: unknown {', '.join(unknown):.200}; known are {', '.join(names)}")
-    if isinstance(row.get("width"), str):
-        row = row | {"width": _named(row["width"], index)}
-        names.remove("width")
+    row = row | {"width": _width(row.get("width"), index)}
+    names.remove("width")
     for name in names:
-        value, is_cost = row.get(name), name in ("width", "params", "macs")
+        value, is_cost = row.get(name), name in ("params", "macs")
         if value is None and not is_cost:
             continue
         kind = int if name in ("params", "macs") else (int, float)
@@ -387,8 +386,8 @@ def _result(row: object, index: int) -> WidthResult:
     return WidthResult(**row)
 
 
-def _named(name: str, index: int) -> Width:
+def _width(value: object, index: int) -> Width:
     try:
-        return Width.from_plain(name)
+        return Width.from_plain(value)
     except ValueError as error:
         raise UserError(f"results entry {index}: {error}") from None

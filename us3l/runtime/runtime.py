@@ -24,6 +24,7 @@ from us3l.runtime.inputs import AnyImages, OnError, batches, listed
 from us3l.runtime.networks import Files, Networks, Shared, Task
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
+from us3l.system.spacing import evenly_spaced
 from us3l.width import AnyWidth, Width
 
 MEASURED = 9  # widths that are timed unless others are named
@@ -308,4 +309,4 @@ def spread(widths: Sequence[Width], most: int) -> list[Width]:
     >>> spread([0.25, 0.4, 0.5, 0.75, 1.0], 3)
     [0.25, 0.5, 1.0]
     """
-    return [widths[i] for i in np.linspace(0, len(widths) - 1, min(most, len(widths))).round().astype(int)]
+    return [widths[place] for place in evenly_spaced(len(widths), most)]

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
+from us3l.system.spacing import evenly_spaced
 from us3l.width import Width, distinct_widths
 
 Genes = tuple[int, ...]
@@ -102,7 +103,4 @@ def evenly(values: Sequence[T], most: int) -> tuple[T, ...]:
     >>> evenly([1, 2, 3, 4, 5, 6, 7], 4)
     (1, 3, 5, 7)
     """
-    count = min(most, len(values))
-    if count < 2:
-        return tuple(values[-1:])
-    return tuple(values[round(i * (len(values) - 1) / (count - 1))] for i in range(count))
+    return tuple(values[place] for place in evenly_spaced(len(values), most)) if most > 1 else tuple(values[-1:])

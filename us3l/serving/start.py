@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from us3l.hub import local_folder
 from us3l.serving.settings import ServiceSettings
+from us3l.system.devices import usable_cores
 from us3l.system.errors import UserError
 from us3l.system.files import read_bytes
 
@@ -76,9 +76,4 @@ def usual_threads(place: Path, backend: str) -> int:
     if folder is None or backend in ("torch", "openvino"):
         return 1
     formats = {entry.format for entry in read_bundle(folder).entries}
-    return processors() if backend == "onnx" or "openvino" not in formats else 1
-
-
-def processors() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_cores() if backend == "onnx" or "openvino" not in formats else 1

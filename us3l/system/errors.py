@@ -17,7 +17,7 @@ class Caution(UserWarning):
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """What to say about a word that is not one of the known ones.
+    """Return what to say about a word that is not one of the known ones.
 
     Args:
         word: What was given.
@@ -37,10 +37,10 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f"choose from {', '.join(known[:MOST])}{more}"
 
 
-def told(error: BaseException) -> str:
-    """An error of somebody else's code, in one line.
+def brief(error: BaseException) -> str:
+    """Return an error of somebody else's code in one line.
 
-    >>> told(KeyError("width")), told(RuntimeError("sizes differ\\nat 1")), told(RuntimeError())
+    >>> brief(KeyError("width")), brief(RuntimeError("sizes differ\\nat 1")), brief(RuntimeError())
     ("KeyError: 'width'", 'RuntimeError: sizes differ', 'RuntimeError')
     """
     lines = str(error).splitlines()
@@ -48,7 +48,7 @@ def told(error: BaseException) -> str:
 
 
 def alike(word: object, known: Iterable[str]) -> list[str]:
-    """Up to three of the known words that look like a word, the nearest first."""
+    """Return up to three of the known words that look like a word, the nearest first."""
     from difflib import get_close_matches
 
     return get_close_matches(str(word), list(known))

@@ -18,9 +18,16 @@ from typing import Any
 
 from us3l.system.errors import UserError
 
-EXTRAS = {"executorch": "executorch", "faiss": "search"} | dict.fromkeys(
-    ("h11", "prometheus_client", "python_multipart", "starlette", "uvicorn"), "serve"
-)
+EXTRAS = {
+    "executorch": "executorch",
+    "faiss": "search",
+    "huggingface_hub": "hub",
+    "mlflow": "mlflow",
+    "pycocotools": "detect",
+    "tensorboard": "tensorboard",
+    "timm": "timm",
+    "wandb": "wandb",
+} | dict.fromkeys(("h11", "prometheus_client", "python_multipart", "starlette", "uvicorn"), "serve")
 """The extra of us3l that brings a package, where it is not "deploy"."""
 
 
@@ -30,11 +37,29 @@ def silence() -> None:
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # imports of it fail from now on
 
 
-def need(package: str) -> Any:
+def missing(package: str, reason: str = "") -> UserError:
+    """Return the error that says how to get a package.
+
+    Args:
+        package: Its name, or that of a module in it.
+        reason: What needs it.
+
+    >>> print(missing("timm.optim", "LARS"))
+    LARS needs the package timm, which is missing: pip install 'us3l[timm]'
+    """
+    name = package.partition(".")[0]
+    command = f"pip install 'us3l[{EXTRAS.get(name, 'deploy')}]'"
+    if reason:
+        return UserError(f"{reason} needs the package {name}, which is missing: {command}")
+    return UserError(f"the package {name} is missing: {command}")
+
+
+def need(package: str, reason: str = "") -> Any:
     """Import a package that reports nothing.
 
     Args:
-        package: its name, or that of a module in it.
+        package: Its name, or that of a module in it.
+        reason: What needs it.
 
     Returns:
         The module; it is a `UserError` that says how to get it if it is missing.
@@ -43,6 +68,4 @@ def need(package: str) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        name = package.partition(".")[0]
-        extra = EXTRAS.get(name, "deploy")
-        raise UserError(f"the package {name} is missing: pip install 'us3l[{extra}]'") from None
+        raise missing(package, reason) from None

@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 PLAIN_EVERY = 10.0  # seconds between plain lines
 Told = Literal["silent", "lines", "live"]
 Advance = Callable[[int], None]
-"""Is told how many more are done."""
+"""Called with the number of newly finished items."""
 
 
 class Count(Protocol):
     """A job that counts: images, networks, steps."""
 
     def more(self, count: int) -> None:
-        """This many more are done."""
+        """Add newly finished items."""
 
     def so_far(self, done: int, total: int) -> None:
-        """This many of all are done."""
+        """Say how many items are finished, and of how many."""
 
 
 class Progress(Protocol):
     """Where a long job reports to while it works."""
 
     def say(self, text: str, style: str | None = None) -> None:
-        """A message that stays; `style` is one of rich's, such as "yellow" for a warning."""
+        """Show a message that stays; `style` is one of rich's, such as "yellow" for a warning."""
 
     def counting(self, what: str, total: int | None = None) -> AbstractContextManager[Count]:
-        """A count up to `total`, or to the total that the first call of `so_far` names."""
+        """Count up to `total`, or to the total that the first call of `so_far` names."""
 
 
 class _Silent:

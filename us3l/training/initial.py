@@ -19,6 +19,7 @@ from us3l.slimmable import Slimmable
 from us3l.storage import load, load_plain, read_tensors, read_torch, shapes_of
 from us3l.system.errors import UserError, did_you_mean
 from us3l.system.files import check_regular, expanded
+from us3l.system.optional import need
 from us3l.tensors import digest, tensors_of
 from us3l.training.run_config import RunConfig
 
@@ -211,10 +212,7 @@ def from_torchvision(spec: str, name: str) -> Pretrained:
 
 def from_timm(spec: str, name: str) -> Pretrained:
     silence()  # timm fetches from the Hugging Face Hub
-    try:
-        import timm
-    except ImportError:
-        raise UserError(f"{spec} needs timm, which is not installed: pip install 'us3l[timm]'") from None
+    timm = need("timm", spec)
     if not timm.is_model(name.partition(".")[0]):
         raise UserError(f"timm has no network {name!r}: {did_you_mean(name, timm.list_models())}")
     if not timm.is_model_pretrained(name):

@@ -30,9 +30,10 @@ from us3l.evaluation.features import embed_all
 from us3l.run import Run
 from us3l.run.records import Gauges, Record, StepRecord, append_records, read_records
 from us3l.slimmable import Slimmable
-from us3l.system.errors import UserError
 from us3l.system.files import read_lines
+from us3l.system.optional import missing
 from us3l.system.progress import SILENT
+from us3l.system.spacing import evenly_spaced
 from us3l.system.streams import one_line
 from us3l.training.run_config import LoggerName
 from us3l.width import FULL, Width
@@ -161,7 +162,7 @@ def check_loggers(names: Iterable[LoggerName]) -> None:
     """Raise a `UserError` if a package of theirs is missing, before anything else is done."""
     for name in names:
         if find_spec(PACKAGES[name]) is None:
-            raise UserError(f"the package {PACKAGES[name]} is missing: pip install 'us3l[{name}]'")
+            raise missing(PACKAGES[name])
 
 
 def identity_of(run: Run) -> str:
@@ -283,7 +284,7 @@ OPENERS: dict[LoggerName, Callable[[Run], Logger]] = {
 def neighbours_picture(net: Slimmable, width: Width, images: ImageSet, preprocessing: Preprocessing) -> np.ndarray:
     """Draw some images, each followed by those nearest to it in the features of a width: H x W x 3, uint8."""
     features = F.normalize(embed_all([net.at(width)], images, preprocessing).values[0].float(), dim=1)
-    queries = torch.linspace(0, len(images) - 1, min(QUERIES, len(images))).round().long()
+    queries = torch.tensor(evenly_spaced(len(images), QUERIES))
     near = (features[queries] @ features.T).topk(min(NEIGHBOURS + 1, len(images))).indices  # itself first
     shown = images.images[near.cpu()].cpu()  # rows x columns x 3 x S x S
     rows, columns, _, height, across = shown.shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from us3l.system.errors import UserError
+from us3l.system.optional import need
 from us3l.training.recipes import Optimiser
 
 
@@ -18,15 +18,12 @@ def new_optimiser(settings: Optimiser, module: nn.Module, device: torch.device) 
         on_device = device.type == "cuda"  # where its count of steps lies, too
         betas = (settings.momentum, 0.999)
         return torch.optim.AdamW(parameters, lr=settings.lr, betas=betas, weight_decay=0.0, capturable=on_device)
-    try:
-        from timm.optim import Lars
-    except ImportError:
-        raise UserError("LARS comes from timm: pip install 'us3l[lars]'") from None
+    lars = need("timm.optim", "LARS").Lars
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "always_adapt": True},
         {"params": [p for p in parameters if p.ndim <= 1]},  # norms and biases are left alone, as is usual
     ]
-    return Lars(groups, lr=settings.lr, momentum=settings.momentum)
+    return lars(groups, lr=settings.lr, momentum=settings.momentum)
 
 
 def tensors_of(optimiser: torch.optim.Optimizer) -> dict[tuple[Tensor, str], Tensor]:

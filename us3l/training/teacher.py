@@ -12,7 +12,7 @@ from us3l.data.view_settings import Channels
 from us3l.objective.heads import projector
 from us3l.run import Run
 from us3l.storage import check_same, copy_weights, read_tensors, shapes_of, write_tensors
-from us3l.system.errors import UserError, told
+from us3l.system.errors import UserError, brief
 from us3l.training.initial import Init, open_pretrained
 from us3l.training.recipes import Recipe
 
@@ -115,7 +115,7 @@ def check_vectors(network: nn.Module, size: int, role: str, name: str, setting: 
         vectors = network(torch.zeros(2, 3, size, size, device=device))
     except Exception as error:  # networks of others raise errors of many kinds
         raise UserError(
-            f"the {role} {name} cannot look at images of {size} pixels ({told(error)}): set `{setting}`, or fix it"
+            f"the {role} {name} cannot look at images of {size} pixels ({brief(error)}): set `{setting}`, or fix it"
         ) from error
     if not isinstance(vectors, Tensor) or vectors.ndim != 2 or len(vectors) != 2 or not vectors.is_floating_point():
         what = (
