@@ -94,7 +94,7 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
     if isinstance(encoded, Reduced):
         encoded = encoded.pixels
     elif isinstance(encoded, Deep):
-        encoded, white = encoded.encoded, encoded.white
+        white, encoded = encoded.white, encoded.encoded
     if isinstance(encoded, Damaged):
         raise encoded
     if encoded is None:
@@ -115,8 +115,8 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
         with as_damaged:
             _check_pixels(shape[1], shape[0], MOST_PIXELS if most is None else most)
             whole = size is None or min(shape) < REDUCED_FROM * size
-            if whole and (pixels := _decode_jpeg(encoded)) is not None:
-                return pixels if size is None else _squared(pixels, size)
+            if whole and (jpeg := _decode_jpeg(encoded)) is not None:
+                return jpeg if size is None else _squared(jpeg, size)
         fast = False
     with as_damaged, _open(encoded) as image:
         if most is not None:
@@ -124,8 +124,8 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
         fast = fast and size is None and image.format == "JPEG" and image.mode in ("RGB", "L")
         if fast and _orientation(image) == 1:
             _check_pixels(*image.size)
-            if (pixels := _decode_jpeg(encoded)) is not None:
-                return pixels
+            if (jpeg := _decode_jpeg(encoded)) is not None:
+                return jpeg
         if size is not None:
             if min(image.size) >= REDUCED_FROM * size:  # else Pillow would find that it cannot
                 image.draft(None, (2 * size, 2 * size))
@@ -391,7 +391,7 @@ def _upright(image: Image.Image, white: int | None) -> Image.Image:
         upright = upright.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright).convert("RGB")
     upright = upright if upright.mode == "RGB" else upright.convert("RGB")
-    if deep_colours and 0 < max(high for _, high in upright.getextrema()) < 64:  # Pillow keeps the upper 8 of 16 bits
+    if deep_colours and 0 < np.asarray(upright).max() < 64:  # Pillow keeps the upper 8 of 16 bits
         raise Damaged("colours of 16 bits whose upper quarter is empty, so that their range is unknown; make them 8")
     return upright
 
