@@ -21,6 +21,7 @@ from PIL import Image
 
 import us3l
 from tests.made_runs import make_run
+from us3l.data.contents import Contents
 from us3l.data.decode import Damaged
 from us3l.data.sources import load
 from us3l.deploy.deployment_settings import ExportSettings
@@ -190,6 +191,13 @@ def make_images(folder: Path) -> None:
     picture(1).convert("P").save(folder / "palette.png")
     Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8)).save(folder / "deep.png")
     picture(2).save(folder / "packed.tif", compression="tiff_lzw")
+    for number, kind in enumerate((np.uint16, np.int32)):
+        deep = Image.fromarray(np.arange(63, dtype=kind).reshape(7, 9))
+        deep.save(folder / f"deep{number}.tif", tiffinfo={262: number, 274: 6})
+
+
+def make_contents(folder: Path) -> None:
+    Contents(np.arange(1, 9), np.arange(8)).save(folder / "images.safetensors")
 
 
 def make_parquet(folder: Path) -> None:
@@ -198,6 +206,7 @@ def make_parquet(folder: Path) -> None:
     table = pa.table({"image": rows, "label": [0, 1] * 3}).replace_schema_metadata({"huggingface": json.dumps(names)})
     pq.write_table(table, folder / "train.parquet", row_group_size=4)
     pq.write_table(pa.table({"image": [encoded(7)] * 3, "label": ["x", "y", "x"]}), folder / "other.parquet")
+    pq.write_table(pa.table({"image": [encoded(8)] * 3, "label": [1.0, None, 2.0]}), folder / "points.parquet")
 
 
 def make_shards(folder: Path) -> None:
@@ -263,6 +272,7 @@ KINDS = {
     "bundle": Kind(make_bundle, read_bundle, "manifest.json|example.py|*.onnx", use_bundle),
     "profile": Kind(make_profile, read_profiles, "*"),
     "image": Kind(make_images, lambda folder: load(folder, "all", 8), "*"),
+    "hashes": Kind(make_contents, lambda folder: Contents.load(folder / "images.safetensors"), "*"),
     "parquet": Kind(make_parquet, lambda folder: load(folder, "all", 8), "*"),
     "shards": Kind(make_shards, lambda folder: load(folder, "all", 8), "*"),
     "coco": Kind(make_coco, read_scenes, "annotations/*.json"),

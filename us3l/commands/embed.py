@@ -67,7 +67,8 @@ def main(settings: EmbedLine, screen: CommandScreen) -> None:
     embedded = embed.with_settings(settings)
     tell_damaged(screen, str(settings.data), embedded.damaged)
     if embedded.computed:
+        rows = embedded.images - len(embedded.damaged)
         screen.say(
-            f"{embedded.width:g}x: {embedded.computed:,} images in {embedded.seconds:.1f} s, "
-            f"{embedded.images_per_s:.3g} images/s; written: {embedded.path}"
+            f"{embedded.width:g}x: {embedded.computed:,} images read in {embedded.seconds:.1f} s, "
+            f"{embedded.images_per_s:.3g} images/s; {rows:,} written: {embedded.path}"
         )

@@ -144,8 +144,8 @@ def duplicates(first: Contents, second: Contents) -> list[tuple[int, int]]:
     [(2, 0), (0, 2), (2, 3)]
     """
     values, places = np.unique(first.hashes, return_index=True)
-    near = np.searchsorted(values, second.hashes).clip(max=max(0, len(values) - 1))
     if not len(values):
         return []
+    near = np.searchsorted(values, second.hashes).clip(max=len(values) - 1)
     equal = np.flatnonzero((values[near] == second.hashes) & (second.hashes != UNKNOWN))
     return [(int(places[near[position]]), int(position)) for position in equal]

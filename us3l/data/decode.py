@@ -94,8 +94,7 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
     if isinstance(encoded, Reduced):
         encoded = encoded.pixels
     elif isinstance(encoded, Deep):
-        deep = encoded
-        encoded, white = deep.encoded, deep.white
+        white, encoded = encoded.white, encoded.encoded
     if isinstance(encoded, Damaged):
         raise encoded
     if encoded is None:
@@ -116,8 +115,8 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
         with as_damaged:
             _check_pixels(shape[1], shape[0], MOST_PIXELS if most is None else most)
             whole = size is None or min(shape) < REDUCED_FROM * size
-            if whole and (fast_pixels := _decode_jpeg(encoded)) is not None:
-                return fast_pixels if size is None else _squared(fast_pixels, size)
+            if whole and (jpeg := _decode_jpeg(encoded)) is not None:
+                return jpeg if size is None else _squared(jpeg, size)
         fast = False
     with as_damaged, _open(encoded) as image:
         if most is not None:
@@ -125,8 +124,8 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
         fast = fast and size is None and image.format == "JPEG" and image.mode in ("RGB", "L")
         if fast and _orientation(image) == 1:
             _check_pixels(*image.size)
-            if (fast_pixels := _decode_jpeg(encoded)) is not None:
-                return fast_pixels
+            if (jpeg := _decode_jpeg(encoded)) is not None:
+                return jpeg
         if size is not None:
             if min(image.size) >= REDUCED_FROM * size:  # else Pillow would find that it cannot
                 image.draft(None, (2 * size, 2 * size))
