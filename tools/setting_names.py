@@ -40,7 +40,7 @@ ALIASES = {"AnyPath", "Asked", "SomePaths"}  # of the header
 def source() -> str:
     """Return the text of the file."""
     run = [pair for pair in settings_in(RunConfig()) if pair[1].name not in ("data", "data_path", "init_sha256")]
-    classes = {
+    classes: dict[str, list[tuple[type, Field[Any]]]] = {
         "CompareNames": [(Compare, field) for field in fields(Compare) if field.name != "runs"],
         "ReportNames": [(Report, field) for field in fields(Report) if field.name != "runs"],
         "PretrainNames": [

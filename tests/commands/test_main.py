@@ -1,6 +1,7 @@
 """The commands as a user calls them: good input, bad input, and nothing lost."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -174,6 +175,13 @@ def test_bad_input_gets_one_clear_line(photos, run, tmp_path, capsys):
     assert before == sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
 
 
+def test_models_do_not_go_where_they_cannot_be_read(run, tmp_path, capsys):
+    out = tmp_path / os.fsdecode(b"ru\xff")
+    assert "not UTF-8" in failing(capsys, "pretrain", "digits", "--out", out)
+    assert "not UTF-8" in failing(capsys, "export", run, "--width", 0.5, "--out", out)
+    assert not out.exists()
+
+
 def test_places_that_cannot_be_written(run, capsys):
     assert "Not a directory" in failing(capsys, "pretrain", "digits", "--out", "/dev/null/run", "--images", 40, *TINY)
     assert "Not a directory" in failing(capsys, "export", run, "--width", 0.5, "--out", "/dev/null/out")
@@ -236,7 +244,7 @@ def test_every_command_has_help_with_examples_for_80_columns(name, capsys, monke
 def test_the_first_help_of_pretrain_is_short_and_names_settings_that_exist(capsys):
     lines = helped(capsys, "pretrain", "--help")
     assert len(lines) < 120
-    named = {word for line in lines for word in re.findall(r"--[a-z-]+", line)}
+    named = {word for line in lines for word in re.findall(r"--[a-z][a-z-]*", line)}
     assert {"--out", "--resume", "--epochs", "--size", "--method"} < named
     assert {name.replace("_", "-") for name in COMMON} <= {word.removeprefix("--") for word in named}
     assert {word.replace("--no-", "--") for word in named} - flags(Pretrain) <= {

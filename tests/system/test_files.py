@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from us3l.system.errors import UserError
-from us3l.system.files import Taken, is_inside, locked, read_json, replacing, write_json, write_text
+from us3l.system.files import Taken, check_name, is_inside, locked, read_json, replacing, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -78,3 +78,12 @@ def test_a_link_that_leads_to_itself_stays_inside(tmp_path):
     assert not is_inside(tmp_path, tmp_path / "out")
     with pytest.raises(UserError, match="loop"):
         read_json(tmp_path / "loop")
+
+
+def test_names_that_are_not_utf_8(tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    write_text(tmp_path / "card.md", f"trained on {name}")
+    assert (tmp_path / "card.md").read_text(encoding="utf-8") == "trained on caf\\udce9"
+    check_name(tmp_path)
+    with pytest.raises(UserError, match=r"not UTF-8.*choose another `out`"):
+        check_name(tmp_path / name)

@@ -86,7 +86,7 @@ def settings_group(info: StructTypeInfo) -> StructConstructorSpec | None:
             specs.append(StructFieldSpec(name, groups(chosen[0]), default))
             grouped.append(name)
             continue
-        explained = default in (None, (), "") or "(default" in docs.get(name, "")
+        explained = default in (None, (), "", tyro.MISSING_NONPROP) or "(default" in docs.get(name, "")
         shown = [tyro.conf.arg(help_behavior_hint="" if explained else None)]
         for mark in about:
             if isinstance(mark, Positional):

@@ -179,7 +179,7 @@ class Job:
         settings, images = self.settings, (self.train, self.test)
         total = images_to_embed(*images, self.widths, settings.floor) if self.labelled else 0
         total += images_to_look_at(*images, self.widths) if settings.quality else 0
-        with progress.counting("embedding", total) as count:
+        with progress.counting("embedding every image with every network", total) as count:
             if not self.labelled:
                 return evaluate_unlabelled(self.net, *images, self.widths, None, count.more)
             found = evaluate_frozen(
