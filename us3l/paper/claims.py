@@ -57,7 +57,7 @@ US3L = Contender("US3L (the paper's)", "us3l", memories=(0.012, 0.05))
 ALONE_1X = Contender("SimCLR, 1x alone", "simclr", (1.0,), alone=True)
 ALONE_QUARTER = Contender("SimCLR, 0.25x alone", "simclr", (0.25,), alone=True)
 US_SIMCLR = Contender("US+SimCLR", "us-simclr")
-CONTENDERS = (PLUS, US3L, ALONE_1X, ALONE_QUARTER, US_SIMCLR)
+CONTENDERS = (ALONE_QUARTER, ALONE_1X, PLUS, US3L, US_SIMCLR)  # cheap ones first
 
 
 @dataclass(frozen=True)
