@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from us3l.cli.parse import RunArgument, parse
 from us3l.evaluation.settings import EvaluationSettings
-from us3l.run.evaluations import EvaluationSplit
 from us3l.run.folder import Product
 
 if TYPE_CHECKING:
@@ -46,9 +45,6 @@ class Evaluate:
     """A run's folder, or a model's."""
     data: str | None = None
     """Images to evaluate on (default: those that the run was trained on)."""
-    split: EvaluationSplit = "test"
-    """Test on the test images, or on validation images: a fixed tenth of each class of the training images, which the
-    classifiers then do not learn from. Use validation to choose settings (see us3l pretrain --validation)."""
     data_root: Path | None = None
     """Folder that holds named data sets (default: the environment variable US3L_DATA, else ./data)."""
     train_images: int | None = None

@@ -27,7 +27,7 @@ class Reproduce:
 
     TABLE is main-cifar100, main-vit-cifar10, main-imagenet, motivation, ablation, ablation1, app-ablation,
     app-ablation-sample, app-ablation-reg, app-ablation-reg-for-byol, intersect, app-arbitrary-width, classification,
-    classification-r18 or coco; or one of ours: every-width, plus-ablation, backbones, elastic, guidelines, steps.
+    classification-r18 or coco; or of ours: claims, every-width, plus-ablation, backbones, elastic, guidelines, steps.
 
     Runs are in OUT/SCALE, named by their settings. Tables share them, finished runs are never repeated, and any number
     of processes or machines that see the folder share the work. Tables are OUT/SCALE/tables/TABLE.csv, .md and .png;
@@ -37,7 +37,7 @@ class Reproduce:
       us3l reproduce main-cifar100 --list
       us3l reproduce main-cifar100 --rows 7 8 9 --seeds 3 --data cifar100=my/cifar100
       us3l reproduce every-width --scale small --seeds 3
-      us3l reproduce guidelines
+      us3l reproduce claims --scale small
       us3l reproduce main-imagenet --scale paper --rows 1 2 3
     """
 
@@ -58,8 +58,7 @@ class Reproduce:
     known: Path | None = None
     """tables/figures.json of another folder: runs whose figures it has are not trained."""
     split: EvaluationSplit = "test"
-    """Test on the test images, or on validation images that are held out of the training: to choose settings without
-    the test images."""
+    """Test on the test images, or on validation images that are held out of the training."""
     list: bool = False
     """Only list the runs, their cost and their state."""
     table_only: bool = False
@@ -110,11 +109,10 @@ def show_plan(screen: CommandScreen, plan: Plan) -> None:
 
 
 def show(screen: CommandScreen, made: Reproduction) -> None:
-    from us3l.reporting.reproduction import reproduction_table
+    from us3l.reporting.reproduction import terminal_parts
 
     for name, reason in made.failures.items():
         screen.say(f"failed: {name}: {reason}", style="bold red")
-    screen.console.print(reproduction_table(made.found, made.title))
-    for note in made.notes[1:]:
-        screen.console.print(note, soft_wrap=note.startswith("|"))  # a table keeps its lines
+    for part in terminal_parts(made):
+        screen.console.print(part)
     screen.say(f"written: {made.files[0].with_suffix('')}.csv, .md and .png")

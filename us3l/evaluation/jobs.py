@@ -23,7 +23,7 @@ from us3l.evaluation.unlabelled import enough, evaluate_unlabelled, images_to_lo
 from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.classifiers import ElasticClassifier
-from us3l.run.evaluations import EvaluationRecord, EvaluationSplit, settle, write_evaluation
+from us3l.run.evaluations import EvaluationRecord, settle, write_evaluation
 from us3l.run.finetuned import write_finetuned
 from us3l.run.identity import identify
 from us3l.run.probes import keep_probes
@@ -51,8 +51,6 @@ class Job:
     """How the user named the images."""
     classifier: ElasticClassifier | None = None
     """The one that the network was trained with, for the protocol "classifier"."""
-    split: EvaluationSplit = "test"
-    """Which part of the data the images to test on are."""
 
     def __post_init__(self) -> None:
         _ = self.widths
@@ -94,8 +92,8 @@ class Job:
     @cached_property
     def record(self) -> EvaluationRecord:
         """What is going to be measured, without any results."""
-        protocol, name = self.settings.protocol, self.train.name
-        suffixes = [protocol] * (protocol != "fast") + [self.split] * (self.split != "test")
+        protocol, split, name = self.settings.protocol, self.settings.split, self.train.name
+        suffixes = [protocol] * (protocol != "fast") + [split] * (split != "test")
         identity = identify(self.data or name, self.train, self.test)
         return EvaluationRecord(
             name="-".join([name, *suffixes]),
@@ -103,7 +101,7 @@ class Job:
             data=self.data or name,
             identity=identity,
             protocol=protocol,
-            split=self.split,
+            split=split,
             probe=self.probe,
             training=asdict(self.training) if self.training else None,
             size=self.size,

@@ -8,6 +8,7 @@ from typing import Literal
 from us3l.devices import Device
 from us3l.errors import UserError
 from us3l.evaluation.protocols import ProbeKind, Protocol, Training, finetuning, paper_probe
+from us3l.run.evaluations import EvaluationSplit
 from us3l.width import Width
 
 TRAINED = ("epochs", "lr", "batch_size", "weight_decay")
@@ -24,6 +25,9 @@ class EvaluationSettings:
     such as 0.75-0.75-0.5-0.5 is a sub-network with a width for each stage."""
     protocol: Protocol = "fast"
     """What learns from the labels."""
+    split: EvaluationSplit = "test"
+    """Test on the test images, or on validation images: a fixed tenth of each class of the training images, from which
+    then nothing is learned. Choose settings by these (see us3l pretrain --validation)."""
     probe: Literal["auto"] | ProbeKind = "auto"
     """Which of the paper's probes: for ImageNet, for other data, or for ViTs (paper; auto: by data and network)."""
     floor: bool = True

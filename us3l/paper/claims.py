@@ -138,7 +138,8 @@ class ClaimRow:
 
     @property
     def name(self) -> str:
-        return f"{self.label}, {self.steps:,} steps"
+        images = "" if self.split == "test" else f", {self.split} images"
+        return f"{self.label}, {self.steps:,} steps{images}"
 
     def cells(self, best: dict[Contender, Settings]) -> list[PaperCell]:
         found = []
@@ -298,7 +299,10 @@ class Queue:
 
     @property
     def cells(self) -> list[PaperCell]:
-        return list(dict.fromkeys(cell for cell, _ in self.ordered()))
+        """Every figure once; those of a label are a row."""
+        found = list(dict.fromkeys(cell for cell, _ in self.ordered()))
+        numbers = {label: number for number, label in enumerate(dict.fromkeys(cell.label for cell in found), start=1)}
+        return [replace(cell, row=numbers[cell.label]) for cell in found]
 
 
 def queue_of(place: Workspace) -> Queue:

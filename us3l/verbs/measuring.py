@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from us3l.evaluation.comparing import Comparison
     from us3l.run import Run
     from us3l.run.detections import DetectionRecord
-    from us3l.run.evaluations import EvaluationRecord, EvaluationSplit
+    from us3l.run.evaluations import EvaluationRecord
     from us3l.slimmable import Slimmable
 
 
@@ -31,7 +31,6 @@ def evaluate(
     data: Data | None = None,
     *,
     test_data: Data | None = None,
-    split: EvaluationSplit = "test",
     data_root: str | Path | None = None,
     train_images: int | None = None,
     test_images: int | None = None,
@@ -50,8 +49,6 @@ def evaluate(
         run: a run, the path of its folder, or a network; of a network nothing is written.
         data: images, labelled unless quality without labels is enough (default: those that the run was trained on).
         test_data: images to test on (default: the test part of `data`, a fifth of it if there is none).
-        split: "validation" tests on a fixed tenth of each class of the training images, and learns from the rest: to
-            choose settings without the test images. Train with `validation=True` to hold them out of the training too.
         data_root: where data sets that have a name lie (default: the environment's US3L_DATA, else ./data).
         train_images: learn from only this many images (default: all, or the number that the run itself used).
         test_images: test on only this many images, the same number per class (default: all).
@@ -95,7 +92,7 @@ def evaluate(
         data, train_images = config.source, train_images or config.recipe.images
     where: dict[str, Any] = {"root": data_root, "stream": stream, "memory": int(memory_gib * 2**30), "progress": told}
     side = Preprocessing.of(net).resize
-    if split == "validation":
+    if chosen.split == "validation":
         if test_data is not None:
             raise UserError("`test_data` are images to test on: leave out split='validation'")
         tell_learned(kept, told)
@@ -112,7 +109,7 @@ def evaluate(
         if kept is None:
             raise UserError("a network has no classifier of its own: the protocol 'classifier' is for runs")
         classifier = read_classifier(kept)
-    job = Job(net, train, test, chosen, name_of(data), classifier, split)
+    job = Job(net, train, test, chosen, name_of(data), classifier)
     if retrieval:
         check_labels(train, test)
     if kept:
