@@ -30,8 +30,7 @@ lint: $(READY)
 bench: $(READY)  ## speed as ratios, see benchmarks/README.md
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.docs  ## the Python reference from the docstrings, and the site in site/
-	$(BIN)/python docs/build_api.py
+docs: $(VENV)/.docs  ## the site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 hashed:  ## install instead of the other targets: every file is compared with its hash
@@ -42,7 +41,7 @@ hashed:  ## install instead of the other targets: every file is compared with it
 
 lock: $(READY)  ## requirements-hashed.txt from constraints.txt
 	$(INSTALL) uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra deploy --extra detect --extra lars --extra serve --extra jpeg --constraint constraints.txt \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra deploy --extra detect --extra lars --extra serve --constraint constraints.txt \
 	  --universal --python-version 3.11.5 --generate-hashes --no-header --no-annotate --upgrade --quiet --output-file requirements-hashed.txt
 
 sbom: $(READY)  ## what is installed, as CycloneDX
@@ -52,7 +51,7 @@ sbom: $(READY)  ## what is installed, as CycloneDX
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("us3l needs Python 3.11 or newer; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) --editable '.[dev,deploy,detect,lars,serve,jpeg]'
+	$(INSTALL) --editable '.[dev,deploy,detect,lars,serve]'
 	touch $(READY)
 
 $(VENV)/.docs: $(READY)

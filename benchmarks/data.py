@@ -13,13 +13,12 @@ from torchvision import transforms as pil
 from torchvision.transforms import v2
 
 from benchmarks.timing import Row, best_seconds
-from us3l.allocation import keep_freed_memory
-from us3l.data.decode import quicken
-from us3l.data.reading import RandomCrops, Squares
+from us3l.data.augment import blur_radius, two_views
+from us3l.data.crops import RandomCrops, Squares
 from us3l.data.sources import find
-from us3l.data.spec import MEAN, STD, Views
-from us3l.data.views import blur_radius, two_views
-from us3l.seeds import seed_from
+from us3l.data.view_settings import MEAN, STD, Views
+from us3l.system.allocation import keep_freed_memory
+from us3l.system.seeds import seed_from
 
 JITTER = (0.4, 0.4, 0.4, 0.1)
 PHOTOS = Path("../shared/data/coco/train2017")
@@ -78,8 +77,7 @@ def photographs() -> Iterator[Row]:
     The rivals do all that they do on the CPU; ours leaves colours, grey and blur to the device, which does them by the
     batch. Two views of 224 pixels with the recipe for ImageNet's augmentation.
     """
-    quicken()  # as workers do
-    keep_freed_memory()  # so do workers, and the rivals gain by it too
+    keep_freed_memory()  # as workers do; the rivals gain by it too
     paths = sorted(PHOTOS.glob("*.jpg"))[::2]
     files, everything = find(paths, "all"), list(range(len(paths)))
     views = Views(size=224, blur=0.5)

@@ -44,10 +44,11 @@ def speed(run: Path, data: str, width: float, turns: int, cpu_time: bool) -> boo
 
     import us3l
     from benchmarks.timing import best_seconds
-    from us3l.deploy.runtime import BATCH
+    from us3l.runtime.runtime import BATCH
+    from us3l.width import Width
 
     runtime = us3l.Runtime(run)
-    forward, size = runtime.networks.run(width, "features"), runtime.networks.preprocessing.size
+    forward, size = runtime.networks.run(Width(width), "features"), runtime.networks.preprocessing.size
     batch = np.random.default_rng(0).normal(size=(BATCH, 3, size, size)).astype(np.float32)
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "e.parquet"

@@ -18,12 +18,12 @@ import torch
 import tyro
 
 import us3l
-from us3l.deploy.backends import run_onnx
 from us3l.deploy.formats import write_onnx
 from us3l.families import BACKBONES, options_for
+from us3l.runtime.backends import run_onnx
 from us3l.slimmable import Slimmable
 from us3l.tensors import leading, tensors_of
-from us3l.width import Subnet
+from us3l.width import Width
 
 SIZE = 32
 
@@ -40,14 +40,14 @@ class Equality:
     """Of these, how many are also written as ONNX."""
 
 
-def drawn(net: Slimmable, random: Random) -> Subnet:
+def drawn(net: Slimmable, random: Random) -> Width:
     """A random width for each stage, and a random number of its blocks."""
     blocks = net.family.blocks or ()
     widths = [random.uniform(net.min_width, 1) for _ in range(net.family.stages or 1)]
-    return Subnet(widths, [random.randint(1, most) for most in blocks] or None)
+    return Width(widths, [random.randint(1, most) for most in blocks] or None)
 
 
-def difference(net: Slimmable, subnet: Subnet) -> tuple[float, float]:
+def difference(net: Slimmable, subnet: Width) -> tuple[float, float]:
     """The largest of the outputs and of the gradients, relative to the largest of each."""
     images = torch.randn(4, 3, SIZE, SIZE, dtype=torch.float64)
     carved = net.carve(subnet).train()
@@ -67,7 +67,7 @@ def difference(net: Slimmable, subnet: Subnet) -> tuple[float, float]:
     return float(((shared - plain).abs().max() / plain.abs().max()).detach()), worst
 
 
-def exported_difference(net: Slimmable, subnet: Subnet, folder: Path) -> float:
+def exported_difference(net: Slimmable, subnet: Width, folder: Path) -> float:
     """The largest of ONNX Runtime's outputs, relative to the largest."""
     us3l.calibrate(net, torch.randn(16, 3, SIZE, SIZE), subnet)
     images = torch.randn(2, 3, SIZE, SIZE)

@@ -58,9 +58,9 @@ def calibration() -> Row:
     images = torch.randn(IMAGES, 3, 32, 32).contiguous(memory_format=torch.channels_last)
 
     @torch.no_grad()
-    def plainly(widths: list[float]) -> None:
+    def plainly(widths: list[us3l.Width]) -> None:
         for width in widths:
-            network = net.family(width).to(memory_format=torch.channels_last).train()
+            network = net.family(float(width)).to(memory_format=torch.channels_last).train()
             for norm in batch_norms(network).values():
                 norm.momentum = None  # a cumulative mean
             for batch in images.split(256):

@@ -18,11 +18,13 @@ import tyro
 from rich.console import Console
 
 import us3l
-from us3l.deploy.backends import BACKENDS, machine, set_threads
 from us3l.deploy.profile import latencies
 from us3l.deploy.timing import TIMED, take_turns
-from us3l.progress import Counting
+from us3l.runtime.backends import BACKENDS, machine, set_threads
 from us3l.slimmable import Slimmable
+from us3l.system.files import as_plain
+from us3l.system.progress import Counting
+from us3l.width import Width
 
 BACKBONES = ("resnet18", "mobilenet_v2")
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
@@ -83,12 +85,12 @@ def main(turns: int = 20, out: Path = Path("benchmarks/latency.json")) -> int:
 
         total = len(WIDTHS) * len(BACKENDS)
         with Counting(console, "measuring backends", total + total * turns) as counting:
-            found = latencies(net, SIZE, WIDTHS, BACKENDS, [1], 1, turns, counting.more)
+            found = latencies(net, SIZE, list(map(Width, WIDTHS)), BACKENDS, [1], 1, turns, counting.more)
         record["latencies"][backbone] = [vars(row) for row in found]
         table = {(row.width, row.backend): f"{row.p50_ms:.2f} / {row.p95_ms:.2f}" for row in found}
         console.print(f"\n{backbone}, {SIZE} px, CIFAR stem, one image, p50 / p95 ms", highlight=False)
-        show(console, ("width", *BACKENDS), [[w, *(table[w, backend] for backend in BACKENDS)] for w in WIDTHS])
-    out.write_text(json.dumps(record, indent=2) + "\n")
+        show(console, ("width", *BACKENDS), [[w, *(table[Width(w), backend] for backend in BACKENDS)] for w in WIDTHS])
+    out.write_text(json.dumps(record, indent=2, default=as_plain) + "\n")
     console.print(f"\ncarved within 5 % of native: {'yes' if within else 'NO'}; written: {out}", highlight=False)
     return 0 if within else 1
 

@@ -28,15 +28,14 @@ from benchmarks.steps import typical_seed
 from benchmarks.timing import best_seconds
 from benchmarks.unlabelled import find_runs
 from us3l.data.sources import ImageSet
-from us3l.devices import precision_for
 from us3l.evaluation.tasks import NINE_WIDTHS
 from us3l.reporting import style as draw
 from us3l.run import Run
 from us3l.run.evaluations import read_evaluations, usual_evaluation
 from us3l.run.records import read_records
-from us3l.training.run import RunConfig, config_of
+from us3l.system.devices import precision_for
+from us3l.training.run_config import RunConfig, config_of
 from us3l.training.trainer import Trainer
-from us3l.width import Width
 
 STEPS = 6  # of a training that are timed, spread over it
 TURNS = 3
@@ -50,7 +49,7 @@ class Trained:
     """The width, if they are networks alone."""
     epochs: int
     minutes: float
-    linear: Mapping[Width, float]
+    linear: Mapping[float, float]
     """Percent, by width."""
     seeds: int = 1
 
@@ -61,7 +60,7 @@ class Evaluated:
 
     config: RunConfig
     steps: int
-    linear: Mapping[Width, float]
+    linear: Mapping[float, float]
 
     @property
     def alone(self) -> float | None:
@@ -73,7 +72,8 @@ def read(run: Run) -> Evaluated | None:
     known = {name: one for name, one in read_evaluations(run).items() if one.percent("linear")}
     if not known:
         return None
-    config, linear = config_of(run), usual_evaluation(known).percent("linear")
+    config = config_of(run)
+    linear = {float(width): percent for width, percent in usual_evaluation(known).percent("linear").items()}
     alone = config.recipe.network.individual
     steps = max(record.step for record in read_records(run)) + 1
     return Evaluated(config, steps, linear if alone is None else {alone: linear[1.0]})

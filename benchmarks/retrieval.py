@@ -32,8 +32,8 @@ from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import open_images
 from us3l.evaluation.features import embed_all
+from us3l.evaluation.knn import knn
 from us3l.evaluation.mapping import IMAGES, common_space, embedding, fit_map, half_whitened
-from us3l.evaluation.neighbours import knn
 from us3l.evaluation.tasks import calibrate_missing
 
 PARTS = ("fit", "gallery", "queries")

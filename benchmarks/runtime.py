@@ -19,10 +19,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 import us3l
-from us3l.deploy.adaptive import Decision
-from us3l.deploy.runtime import AnyImages, Runtime, spread
 from us3l.deploy.timing import percentile
-from us3l.files import write_json
+from us3l.runtime.adaptive import Decision
+from us3l.runtime.runtime import AnyImages, Runtime, spread
+from us3l.system.files import write_json
 from us3l.width import Width
 
 SIZE = 32

@@ -23,21 +23,21 @@ import torch
 import tyro
 
 import us3l
-from us3l.allocation import keep_freed_memory
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.profile import latencies
 from us3l.evaluation.frozen import evaluate_frozen
 from us3l.evaluation.unlabelled import rankme
-from us3l.files import write_json
 from us3l.run import Run
 from us3l.run.searches import SearchRecord
 from us3l.searching.judging import SCORES, Judge
 from us3l.searching.pricing import Prices
-from us3l.searching.space import Space
+from us3l.searching.search_space import Space
 from us3l.slimmable import Slimmable
-from us3l.width import Subnet, Width, encode
+from us3l.system.allocation import keep_freed_memory
+from us3l.system.files import write_json
+from us3l.width import Width
 
 RESAMPLES = 2000
 TURNS = 15  # of each network that is timed
@@ -111,14 +111,14 @@ class Tau(Measured):
             width = net.canonical(space.subnet(space.drawn(random)))
             widths += [] if width in widths else [width]
         for width in widths:
-            if encode(width) in kept:
+            if str(width) in kept:
                 continue
             features = judge.features(width)
             figures = {str(name): score(features, judge.full) for name, score in SCORES.items()}
             figures |= {"rankme": rankme(features), "macs": prices(width)["macs"], "params": prices(width)["params"]}
-            kept[encode(width)] = figures | accuracies(net, width, train, test)
+            kept[str(width)] = figures | accuracies(net, width, train, test)
             write_json(self.kept, kept)
-        rows = [kept[encode(width)] for width in widths]
+        rows = [kept[str(width)] for width in widths]
         print(f"{len(rows)} sub-networks of {self.run}, {self.images} unlabelled images; linear probe and kNN learned")
         print(f"from {len(train)} and tested on {len(test)} images of {self.data}; depth: {self.depth}")
         print("| figure | tau with the linear probe | 95 % interval | tau with kNN | 95 % interval |")
@@ -179,10 +179,10 @@ class Compare(Measured):
         self, net: Slimmable, width: Width, train: ImageSet, test: ImageSet, kept: dict[str, Any]
     ) -> dict[str, float]:
         """Accuracies, from the file if they are there."""
-        if encode(width) not in kept:
-            kept[encode(width)] = accuracies(net, width, train, test)
+        if str(width) not in kept:
+            kept[str(width)] = accuracies(net, width, train, test)
             write_json(self.kept, kept)
-        return kept[encode(width)]
+        return kept[str(width)]
 
     def milliseconds(self, net: Slimmable, widths: Sequence[Width]) -> dict[Width, float]:
         """The lowest of three medians on this machine for one image, taking turns."""
@@ -208,7 +208,7 @@ class Depth(Compare):
         for wide in self.against:
             for deep in self.shares:
                 depths = [max(1, round(deep * count)) for count in blocks]
-                widths.setdefault(net.canonical(Subnet(wide, depths)), (wide, deep))
+                widths.setdefault(net.canonical(Width(wide, depths)), (wide, deep))
         found = {width: self.measured(net, width, train, test, kept) for width in widths}
         timed = self.milliseconds(net, list(widths))
         front: list[Width] = []

@@ -20,11 +20,11 @@ from rich.console import Console
 
 import us3l
 from benchmarks.clients import Timed, closed_loop, form, open_loop, post, scratch, server, us3l_server
-from us3l.deploy.runtime import spread
 from us3l.deploy.timing import percentile
-from us3l.files import read_json, write_json
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
+from us3l.runtime.runtime import spread
+from us3l.system.files import read_json, write_json
 
 SIZE = 32
 BLUE, ORANGE, INK = "#0072B2", "#D55E00", "#444444"

@@ -23,15 +23,15 @@ import torch
 import tyro
 
 import us3l
-from us3l.allocation import keep_freed_memory
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.evaluation.frozen import features, judge
 from us3l.evaluation.tasks import prepare
-from us3l.files import write_json
 from us3l.run.records import Gauges, read_records
 from us3l.sorting import sort_channels
 from us3l.storage import read_tensors
+from us3l.system.allocation import keep_freed_memory
+from us3l.system.files import write_json
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 SIZE, CIFAR_SIZE = 96, 64

@@ -15,11 +15,11 @@ import torchvision
 import tyro
 from lightning_fabric import Fabric
 
-from us3l.allocation import keep_freed_memory
 from us3l.data.sources import ImageSet
+from us3l.system.allocation import keep_freed_memory
 from us3l.training.initial import open_pretrained
 from us3l.training.recipes import named
-from us3l.training.run import RunConfig
+from us3l.training.run_config import RunConfig
 from us3l.training.trainer import Trainer
 
 PRECISIONS = ("32-true", "bf16-mixed")

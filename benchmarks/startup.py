@@ -11,7 +11,7 @@ from functools import partial
 
 from benchmarks.timing import Row, best_seconds
 
-US3L = "from us3l.cli.main import main; import sys; sys.exit(main({}))"
+US3L = "from us3l.commands.main import main; import sys; sys.exit(main({}))"
 
 
 def rows() -> Iterator[Row]:

@@ -19,15 +19,15 @@ from torch.nn import functional as F
 import us3l
 from benchmarks.networks import training
 from benchmarks.timing import Row, best_seconds
+from us3l.data.augment import two_views
 from us3l.data.sources import ImageSet
-from us3l.data.views import two_views
 from us3l.evaluation.tasks import NINE_WIDTHS
 from us3l.objective.learner import Outputs, Targets, detached
 from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable
 from us3l.training.recipes import CIFAR, Recipe
 from us3l.training.trainer import Trainer
-from us3l.width import Width, mean_width
+from us3l.width import Width
 
 STEPS = 8  # two in each quarter of the schedule
 BATCH = 64
@@ -44,7 +44,7 @@ def arithmetic(recipe: Recipe, steps: int, seed: int) -> float:
     """Multiply-accumulates of a mean step over those of a plain one: networks by their widths squared, and a teacher
     that runs forward only, which is a third. Heads are left out."""
     drawn = (sample_widths(recipe.objective, recipe.network.min_width, step, steps, seed) for step in range(steps))
-    return 1 / 3 + sum(mean_width(width) ** 2 for widths in drawn for width in widths) / steps
+    return 1 / 3 + sum(float(width) ** 2 for widths in drawn for width in widths) / steps
 
 
 def typical_seed(recipe: Recipe, steps: int) -> int:

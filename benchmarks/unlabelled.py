@@ -20,12 +20,11 @@ import torch
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.evaluation.unlabelled import IMAGES, evaluate_unlabelled
-from us3l.files import write_json
 from us3l.run import Run
 from us3l.run.evaluations import QUALITIES, EvaluationRecord, read_evaluations, usual_evaluation
 from us3l.run.records import Gauges, read_records
-from us3l.training.run import config_of
-from us3l.width import mean_width
+from us3l.system.files import write_json
+from us3l.training.run_config import config_of
 
 NAMES = QUALITIES | {"spread": "spread", "knn": "kNN (with labels)"}
 RESAMPLES = 2000
@@ -68,7 +67,7 @@ def rows_of(run: Run, kept: dict[str, dict[str, dict[str, float]]]) -> list[Row]
         figures |= {"knn": result.knn} if result.knn is not None else {}
         gauges = last[0].gauges.get(width, {}) if last else {}
         figures |= {"spread": gauges["spread"]} if "spread" in gauges else {}
-        rows.append(Row(str(run.folder), mean_width(result.width) if alone is None else alone, result.linear, figures))
+        rows.append(Row(str(run.folder), float(result.width) if alone is None else alone, result.linear, figures))
     return rows
 
 

@@ -22,14 +22,12 @@ from PIL import Image
 import us3l
 from tests.made_runs import make_run
 from us3l.data.decode import Damaged
-from us3l.data.detection.examples import example
-from us3l.data.detection.masks import encode_mask
-from us3l.data.detection.sources import load as load_scenes
 from us3l.data.sources import load
-from us3l.deploy import Runtime
 from us3l.deploy.device_table import read_device_profile
 from us3l.deploy.exporting import export_run
-from us3l.files import write_json
+from us3l.detection.examples import example
+from us3l.detection.layouts import load as load_scenes
+from us3l.detection.masks import encode_mask
 from us3l.reporting.build import build_report
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
@@ -39,10 +37,12 @@ from us3l.run.evaluations import read_evaluations
 from us3l.run.probes import Linear, Probes, load_probes, probes_file, write_probes
 from us3l.run.profiles import load_profile
 from us3l.run.records import Skipped, Start, append_records, append_start, read_history, read_records
+from us3l.runtime.runtime import Runtime
+from us3l.system.files import write_json
 from us3l.training.recipes import MINI, Network
-from us3l.training.run import config_of
+from us3l.training.run_config import config_of
 from us3l.training.trainer import Trainer
-from us3l.width import Width
+from us3l.width import FULL, Width
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ def make_whole_run(folder: Path) -> None:
     run = make_run(folder, classes=["a", "b", "c"])
     write_config(run.config_file, replace(config_of(run), data="nothing-is-here"))  # so that no images are read
     append_start(run, Start("2026-01-01 10:00:00", 0, 2, 100, 8, 1, "cpu", "1", "2"))
-    append_records(run, [Skipped(300, 1, 0.1, [1.0])])
+    append_records(run, [Skipped(300, 1, 0.1, [FULL])])
     features = run.network.at(1.0)(torch.zeros(1, 3, 16, 16)).shape[1]
-    linear: dict[Width, Linear] = {1.0: (torch.randn(3, features), torch.zeros(3))}
+    linear: dict[Width, Linear] = {FULL: (torch.randn(3, features), torch.zeros(3))}
     write_probes(probes_file(run, "digits"), Probes(linear, ["a", "b", "c"], "digits", run.weights))
     KEPT["network"] = Run(folder).network
 

@@ -20,7 +20,7 @@ from typing import Literal
 from fuzz.kinds import KINDS, Kind
 from fuzz.mutate import mutated
 from fuzz.structured import structured
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 MEMORY = 2**32  # bytes that a reader may ask for at all
 SECONDS = 20.0  # of processor time for one file

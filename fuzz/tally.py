@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from fuzz.run import Report
-from us3l.files import write_json
+from us3l.system.files import write_json
 
 
 class Tally:

@@ -34,7 +34,7 @@ from PIL import Image
 
 from reliability.children import end_of, running, start
 from tests.shapes import write_voc
-from us3l.cli.main import main as us3l
+from us3l.commands.main import main as us3l
 from us3l.data.sources import load
 from us3l.paper.scales import SCALES
 from us3l.run import Run

@@ -16,15 +16,13 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.plugins import DoublePrecision
 from torch import distributed, nn
 
 from reliability.children import end_of, start
 from us3l.data.sources import ImageFiles, ImageSet, find, load
 from us3l.distributed.launching import make_fabric
-from us3l.distributed.sharding import sharded
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
-from us3l.training.run import Machine
+from us3l.training.run_config import Machine
 from us3l.training.trainer import Trainer
 
 STEPS = 3
@@ -53,11 +51,6 @@ CASES: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "supervised": (SMALL.with_method("us-net"), SYNCED),
     "accumulated": (VIT.with_method("us-byol").with_objective(sub_crop=0.6), {"accumulate": 2}),
     "shards": (SMALL.with_method("us-simsiam"), {}),
-    "fsdp": (replace(VIT, optimiser=Optimiser("adamw", lr=1e-3, weight_decay=0.1)), {"fsdp": True}),
-    "fsdp per width": (replace(SMALL, objective=APART), SYNCED | {"fsdp": True}),
-    "fsdp mixed depth": (replace(SMALL, objective=MIXED), SYNCED | {"fsdp": True}),
-    "fsdp queue": (VIT.with_objective(base_loss="moco"), {"fsdp": True, "accumulate": 2}),
-    "fsdp lars": (replace(VIT, optimiser=Optimiser("lars", lr=0.1)), {"fsdp": True}),
 }
 """What two processes train, and how. One process does the same in one piece; but `shards` in two, for the mean of both
 halves of a batch, each with its own batch norm, is what two processes are to compute."""
@@ -71,7 +64,7 @@ def run_case(name: str, folder: str, count: int = 1, state: dict[str, Any] | Non
     """
     recipe, settings = CASES[name]
     machine = Machine("cpu", **(settings if count > 1 else ALONE.get(name, {})))
-    fabric = new_fabric(machine, count)
+    fabric = new_fabric(machine)
     fabric.launch()
     images = load(folder, "all", size=8) if name == "in memory" else find(folder, "all")
     trainer = new_trainer(recipe, images, fabric, machine)
@@ -89,10 +82,8 @@ def run_case(name: str, folder: str, count: int = 1, state: dict[str, Any] | Non
     return {"losses": losses, "indices": indices, "learner": trainer.state()["learner"], "before last step": state}
 
 
-def new_fabric(machine: Machine, count: int) -> Fabric:
+def new_fabric(machine: Machine) -> Fabric:
     """In double precision, in which rounding cannot grow into a difference within a few steps."""
-    if machine.fsdp:  # to which Fabric grants it as a plugin only
-        return Fabric(accelerator="cpu", devices=count, strategy=sharded(count), plugins=DoublePrecision())
     return make_fabric(machine.accelerator, machine.devices, "64-true")
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,15 @@ import torch
 from PIL import Image
 
 import us3l
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, load
 from us3l.objective.heads import projector
+from us3l.run.bundles import Bundle, Entry, write_bundle
+from us3l.system.files import checksum
+from us3l.system.optional import silence
 from us3l.training.teacher import save_projector
 
+silence()  # tests import the libraries of exports by themselves
 os.environ["US3L_WORKERS"] = "0"  # tests of worker processes ask for them
 torch.set_num_threads(1)  # two workers share two cores; and one thread sums in one order
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -29,7 +35,7 @@ def pytest_collection_finish() -> None:
 def no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page after each training takes seconds; only tests of pages and of the demo make them."""
     if "report" not in request.path.name and "demo" not in request.node.name:
-        monkeypatch.setattr("us3l.cli.report.after", lambda _: None)
+        monkeypatch.setattr("us3l.commands.report.after", lambda _: None)
 
 
 @pytest.fixture
@@ -88,3 +94,39 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
         monkeypatch.setenv("HF_TOKEN", WRITER)
         yield served
+
+
+PREPROCESSING = {"size": 16, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+
+
+@pytest.fixture(scope="session")
+def small():
+    """A calibrated network of six widths that says how it wants its images."""
+    torch.manual_seed(0)
+    net = us3l.create("resnet18", stem="cifar", base=8)
+    us3l.calibrate(net, torch.randn(32, 3, 16, 16))
+    net.metadata = {"preprocessing": PREPROCESSING}
+    return net
+
+
+@pytest.fixture(scope="session")
+def bundle(small, tmp_path_factory):
+    openvino = pytest.importorskip("openvino")
+    pytest.importorskip("onnxruntime")
+    folder = tmp_path_factory.mktemp("bundle")
+    entries = []
+    for width in (0.5, 1.0):
+        onnx, xml = folder / f"net-{width}.onnx", folder / f"net-{width}.xml"
+        network, images = small.carve(width), torch.randn(2, 3, 16, 16)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            axes = {"images": {0: "batch"}}
+            torch.onnx.export(network, (images,), onnx, dynamo=False, input_names=["images"], dynamic_axes=axes)
+        openvino.save_model(openvino.convert_model(onnx), xml, compress_to_fp16=False)
+        price = us3l.cost(network, (3, 16, 16))
+        for kind, paths in (("onnx", [onnx]), ("openvino", [xml, xml.with_suffix(".bin")])):
+            files = {path.name: checksum(path) for path in paths}
+            size = sum(path.stat().st_size for path in paths)
+            entries.append(Entry(width, kind, False, files, price.params, price.macs, size, network(images).shape[1]))
+    write_bundle(Bundle(folder, "resnet18", Preprocessing.from_plain(PREPROCESSING), entries))
+    return folder

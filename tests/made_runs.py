@@ -12,7 +12,7 @@ from us3l.run import Run
 from us3l.run.evaluations import EvaluationRecord, Score, WidthResult, settle, write_evaluation
 from us3l.run.profiles import Latency, Profile, write_profile
 from us3l.training.recipes import Network, named
-from us3l.training.run import RunConfig
+from us3l.training.run_config import RunConfig
 
 WIDTHS = {1.0: 90.0, 0.5: 80.0, 0.25: 60.0}
 """Evaluated, and with which accuracy."""

@@ -12,11 +12,11 @@ import us3l
 from tests.fake_hub import point_at
 from tests.made_runs import make_run
 from us3l import hub as ours
-from us3l.cli.main import main
-from us3l.errors import Caution, UserError
+from us3l.commands.main import main
 from us3l.run import Run
 from us3l.run.probes import Probes, probes_file, write_probes
 from us3l.run.spaces import keep_space
+from us3l.system.errors import Caution, UserError
 
 library = pytest.importorskip("huggingface_hub", reason="needs us3l[hub]")
 from huggingface_hub import constants  # noqa: E402

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import us3l
-from us3l.errors import UserError
 from us3l.families import BACKBONES
 from us3l.families.family import Family
 from us3l.sorting import places_of, sort_channels
+from us3l.system.errors import UserError
 from us3l.tensors import tensors_of
 
 SMALL = {

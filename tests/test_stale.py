@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import us3l
-from us3l.deploy.runtime import Runtime
+from us3l.runtime.runtime import Runtime
 from us3l.storage import read_torch
 
 

@@ -173,20 +173,6 @@ def test_what_was_saved_can_be_loaded(tmp_path_factory, min_width, others):
     assert all(us3l.load(folder, own_family).calibrated(width) for width in net.widths)
 
 
-@pytest.mark.parametrize("switchable", [False, True])
-def test_widths_of_eight_digits_as_earlier_versions_wrote_them(tmp_path, switchable):
-    third = 1 / 3
-    net = us3l.Slimmable(own_family, third, switchable=(third, 1.0) if switchable else None)
-    us3l.calibrate(net, torch.randn(4, 4), [third, 1.0])
-    net.save(tmp_path)
-    for name, text in (("statistics", f"{third:.8g}"), ("weights", f"{third:g}")):
-        tensors = load_file(tmp_path / f"{name}.safetensors")
-        old = {key.replace(f"{third!r}/", f"{text}/"): tensor for key, tensor in tensors.items()}
-        assert name == "weights" or old.keys() != tensors.keys()
-        save_file(old, tmp_path / f"{name}.safetensors")
-    assert us3l.load(tmp_path, own_family).calibrated(third)
-
-
 def test_buffers_of_whole_numbers_are_kept(tmp_path):
     class Indexed(nn.Linear):
         def __init__(self, width):

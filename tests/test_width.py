@@ -3,12 +3,16 @@ import json
 import pickle
 from dataclasses import asdict, dataclass
 from random import Random
+from typing import Any
 
 import pytest
+import torch
 
 from us3l.families.resnet import ResNetFamily
 from us3l.run.bundles import plain
-from us3l.width import Subnet, Width, decode, distinct_widths, encode, read_width, round_channels, roundest, write_width
+from us3l.system.errors import UserError
+from us3l.system.files import as_plain
+from us3l.width import Width, distinct_widths, round_channels, roundest
 
 
 def authors_rounding(channels: float) -> int:
@@ -42,31 +46,28 @@ def test_roundest_stays_within_its_bounds():
         assert first <= roundest(first, last) <= last
 
 
-def test_names_of_subnets_are_reversible_file_names():
+def test_names_are_reversible_file_names():
     random = Random(0)
     for stages in (1, 4, 7) * 20:
         widths = [random.choice([1.0, 0.25, 1 / 3, 1e-05, random.random()]) for _ in range(stages)]
         depths = random.choice([None, [random.randint(1, 12) for _ in range(stages)]])
-        subnet = Subnet(widths, depths)
-        assert Subnet.parse(subnet.name) == subnet
-        assert plain(f"resnet18-{subnet:g}x.onnx")
-        if stages > 1 or depths:
-            assert decode(encode(subnet)) == subnet == read_width(json.loads(json.dumps(subnet, default=write_width)))
-    assert f"{Subnet((1, 0.5), (2, 1)):.4g}x" == "1d2-0.5d1x"
-    assert decode("0.25,0.5") == Subnet((0.25, 0.5))  # as earlier versions wrote it
-    assert Subnet(0.5, (2, 1)) == Subnet((0.5, 0.5), (2, 1))
+        width = Width(widths, depths)
+        assert Width(str(width)) == width == Width.from_plain(json.loads(json.dumps(width, default=as_plain)))
+        assert plain(f"resnet18-{width:g}x.onnx")
+    assert f"{Width((1, 0.5), (2, 1)):.4g}x" == "1d2-0.5d1x"
+    assert Width(0.5, (2, 1)) == Width((0.5, 0.5), (2, 1))
 
 
 @pytest.mark.parametrize("name", ["", "0.5-", "0.5d2-0.5", "wide", "0.5d", "0.5dx", "-0.5-1", "0.5 0.5", "nan-1"])
 def test_what_is_not_a_name_is_refused(name):
-    with pytest.raises(ValueError, match="is not a sub-network"):
-        Subnet.parse(name)
+    with pytest.raises(UserError, match="is not a width"):
+        Width(name)
 
 
-@pytest.mark.parametrize("value", [True, None, "2-1", "0-1", "0.5", 0, 1.5, [0.5], "0.5;1"])
+@pytest.mark.parametrize("value", [True, None, "2-1", "0-1", 0, 1.5, [0.5], "0.5;1", float("nan"), 10**400])
 def test_what_is_not_a_width_in_a_file_is_refused(value):
-    with pytest.raises((ValueError, TypeError)):
-        read_width(value)
+    with pytest.raises(ValueError, match="width"):
+        Width.from_plain(value)
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,29 @@ class Row:
     width: Width
 
 
-def test_subnets_are_frozen_values_that_stand_among_widths():
-    subnet = Subnet((0.75, 0.5), (2, 1))
+def test_widths_are_frozen_values_in_one_order():
+    deep = Width((0.75, 0.5), (2, 1))
     with pytest.raises(AttributeError, match="frozen"):
-        subnet.widths = (1.0,)
-    assert pickle.loads(pickle.dumps(subnet)) == copy.deepcopy(subnet) == subnet
-    assert asdict(Row(subnet)) == {"width": subnet}
-    assert len({subnet, Subnet((0.75, 0.5), (2, 1)), Subnet((0.75, 0.5)), 0.625}) == 3
-    some: list[Width] = [1.0, subnet, 0.5, Subnet((0.75, 0.5))]
-    assert sorted(some) == [0.5, Subnet((0.75, 0.5)), subnet, 1.0]
-    with pytest.raises(ValueError, match="2 widths do not go with 3 depths"):
-        Subnet((0.5, 0.5), (1, 2, 3))
+        deep.widths = (1.0,)
+    assert pickle.loads(pickle.dumps(deep)) == copy.deepcopy(deep) == Width(deep) == deep
+    assert asdict(Row(deep)) == {"width": deep}
+    assert len({deep, Width((0.75, 0.5), (2, 1)), Width((0.75, 0.5)), 0.625}) == 3
+    in_order: list[Any] = [Width(0.5), 0.625, Width((0.75, 0.5)), deep, 1.0]
+    assert sorted({*in_order}) == in_order
+    assert 0.625 < deep <= Width("0.75d2-0.5d1") < 1
+    with pytest.raises(TypeError):
+        deep < "0.5"  # noqa: B015
+    with pytest.raises(UserError, match="2 widths do not go with 3 depths"):
+        Width((0.5, 0.5), (1, 2, 3))
+
+
+@pytest.mark.parametrize("number", [0.5, 1.0, 1 / 3, 1e-05, 1])
+def test_a_plain_width_is_like_its_number(number):
+    for width in map(Width, (number, str(number), (number,), torch.tensor(number, dtype=torch.float64))):
+        assert width.plain
+        assert width == number == width
+        assert {number: "value"}[width] == {width: "value"}[number] == "value"
+        assert (str(width), repr(width), f"{width}") == (repr(float(number)),) * 3
+        assert f"{width:g} {width:>8.2f}" == f"{number:g} {number:>8.2f}"
+        assert json.dumps({"width": width}, default=as_plain) == json.dumps({"width": float(number)})
+    assert number not in (Width((number, number)), Width(number, (2,)))

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from us3l.calibration import calibrate as calibrate
     from us3l.costs import Cost as Cost
     from us3l.costs import cost as cost
-    from us3l.deploy.runtime import Runtime as Runtime
-    from us3l.errors import UserError as UserError
     from us3l.families import create as create
     from us3l.run import Run as Run
+    from us3l.runtime.runtime import Runtime as Runtime
     from us3l.slimmable import Slimmable as Slimmable
     from us3l.storage import load as load
+    from us3l.system.errors import UserError as UserError
     from us3l.verbs import compare as compare
     from us3l.verbs import detect as detect
     from us3l.verbs import doctor as doctor
@@ -34,16 +34,18 @@ if TYPE_CHECKING:
     from us3l.verbs import reproduce as reproduce
     from us3l.verbs import search as search
     from us3l.width import Subnet as Subnet
+    from us3l.width import Width as Width
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Cost": "us3l.costs",
     "Run": "us3l.run",
-    "Runtime": "us3l.deploy.runtime",
+    "Runtime": "us3l.runtime.runtime",
     "Slimmable": "us3l.slimmable",
     "Subnet": "us3l.width",
-    "UserError": "us3l.errors",
+    "UserError": "us3l.system.errors",
+    "Width": "us3l.width",
     "calibrate": "us3l.calibration",
     "cost": "us3l.costs",
     "create": "us3l.families",

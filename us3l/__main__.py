@@ -2,7 +2,7 @@
 
 import sys
 
-from us3l.cli.main import main
+from us3l.commands.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,11 +7,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from us3l.errors import UserError
 from us3l.slimmable import Slimmable
 from us3l.statistics import Statistics
+from us3l.system.errors import UserError
 from us3l.tensors import KINDS, batch_norms, tensors_of
-from us3l.width import AnyWidth, Subnet, Width
+from us3l.width import AnyWidth, Width
 
 ImageBatches = Tensor | Iterable[Tensor | Sequence[Tensor]]
 
@@ -37,7 +37,7 @@ def calibrate(
     """
     asked: Iterable[AnyWidth] = net.widths
     if widths is not None:
-        asked = [widths] if isinstance(widths, int | float | str | Subnet) else widths
+        asked = [widths] if isinstance(widths, int | float | str | Width) else widths
     chosen = [net.check(width) for width in asked]
     if not batch_norms(net.full):
         return

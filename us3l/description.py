@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from us3l.errors import UserError
-from us3l.files import read_json, write_json
+from us3l.system.errors import UserError
+from us3l.system.files import read_json, write_json
 
 NAME = "model.json"
 FORMAT = 1

@@ -21,8 +21,8 @@ from typing import Any
 from urllib.parse import quote
 
 from us3l.description import NAME, read_description
-from us3l.errors import Caution, UserError
-from us3l.files import LARGEST_TEXT, checksum, locked, read_bytes, write_text
+from us3l.system.errors import Caution, UserError
+from us3l.system.files import LARGEST_TEXT, checksum, locked, read_bytes, write_text
 
 PREFIXES = ("hf:", "hf-hub:")  # the second is timm's
 CARD = "README.md"

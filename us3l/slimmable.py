@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from us3l.errors import UserError, told
 from us3l.families.family import Family, as_family
 from us3l.statistics import Calibration, Statistics, take_from_state, to_state
 from us3l.switchable import SwitchableNorms
+from us3l.system.errors import UserError, told
 from us3l.tensors import (
     SegmentCopy,
     Watch,
@@ -35,7 +35,7 @@ from us3l.tensors import (
     own_copy,
     tensors_of,
 )
-from us3l.width import AnyWidth, Subnet, Width, distinct_widths, encode, for_family, given, patiently, stage_widths
+from us3l.width import AnyWidth, Width, distinct_widths, warn_if_slow
 
 PASSING = 32  # sub-networks whose skeletons are kept: there are any number of them
 COARSE = 1e-3  # how near to each other widths are tried where each must be built
@@ -102,48 +102,47 @@ class Slimmable(nn.Module):
         return self.norms.widths
 
     def check(self, width: AnyWidth) -> Width:
-        """The width as a number, or as a `Subnet` if its stages differ, if this network has it.
+        """Return the width, by a simpler name if all its blocks are there; an error if this network does not have it.
 
         Args:
-            width: A number, one for each stage, a `Subnet` or its name.
+            width: A number, one for each stage, a `Width` or its name.
 
         Raises:
             UserError: It is not a width of this network; the message says why.
         """
-        checked = given(width)
-        for number in stage_widths(checked):
+        checked = Width(width)
+        for number in checked.widths:
             if not (math.isfinite(number) and self.min_width <= number <= 1):
                 raise UserError(f"width {number:g} is outside the range of this network, {self.min_width:g} to 1")
-        if isinstance(checked, Subnet):
+        if not checked.plain:
             checked = self._check_stages(checked)
         self.norms.check(checked)
         return checked
 
-    def _check_stages(self, subnet: Subnet) -> Width:
-        """The sub-network, by a simpler name if all its blocks are there."""
-        widths, depths, blocks = subnet.widths, subnet.depths, self.family.blocks
+    def _check_stages(self, width: Width) -> Width:
+        widths, depths, blocks = width.widths, width.depths, self.family.blocks
         stages = self.family.stages or (len(blocks) if blocks else None)
         if len(widths) != stages:
             needs = f"{stages} numbers" if stages and stages > 1 else "a single number"
-            raise UserError(f"width {subnet} has {len(widths)} numbers, but this network takes {needs}")
+            raise UserError(f"width {width} has {len(widths)} numbers, but this network takes {needs}")
         if depths is not None:
             if blocks is None:
-                raise UserError(f"{subnet} leaves out blocks, but networks of this family all have the same")
+                raise UserError(f"{width} leaves out blocks, but networks of this family all have the same")
             if not all(1 <= depth <= count for depth, count in zip(depths, blocks, strict=True)):
                 most = ", ".join(map(str, blocks))
-                raise UserError(f"{subnet} is not a sub-network: its stages have 1 to {most} blocks")
+                raise UserError(f"{width} is not a sub-network: its stages have 1 to {most} blocks")
             if depths != blocks:
-                return subnet
-        return Subnet(widths) if stages > 1 else widths[0]
+                return width
+        return Width(widths)
 
     def signature(self, width: AnyWidth) -> Hashable:
         """A value that is equal for widths that mean the same network.
 
         Args:
-            width: A number, one for each stage, or a `Subnet`.
+            width: A number, one for each stage, or a `Width`.
         """
         width = self.check(width)
-        signature = self.family.signature(for_family(width))
+        signature = self.family.signature(width.for_family())
         if signature is not None:
             return signature
         if width not in self._shapes:
@@ -152,16 +151,16 @@ class Slimmable(nn.Module):
         return self._shapes[width]
 
     @cached_property
-    def _canonical(self) -> dict[Hashable, float]:
+    def _canonical(self) -> dict[Hashable, Width]:
         widths: Sequence[float] = self.switchable
         if not widths and self.family.signature(1.0) is not None:
             widths = distinct_widths(self.signature, self.min_width, 1.0)
         elif not widths:
-            widths = distinct_widths(patiently(self.signature), self.min_width, 1.0, COARSE)
-        return {self.signature(width): width for width in widths}
+            widths = distinct_widths(warn_if_slow(self.signature), self.min_width, 1.0, COARSE)
+        return {self.signature(width): Width(width) for width in widths}
 
     @property
-    def widths(self) -> list[float]:
+    def widths(self) -> list[Width]:
         """One width for each distinct network in range, ascending.
 
         Those of a family without `signature` are found by building networks, and only those that exist on a
@@ -169,7 +168,7 @@ class Slimmable(nn.Module):
         """
         return list(self._canonical.values())
 
-    def among(self, widths: Sequence[float]) -> list[float]:
+    def among(self, widths: Sequence[float]) -> list[Width]:
         """Those of some usual widths that this network has, widest first, and its narrowest in any case.
 
         Args:
@@ -179,8 +178,9 @@ class Slimmable(nn.Module):
             The only widths, if it has a fixed list of them.
         """
         if self.switchable:
-            return list(reversed(self.switchable))
-        return sorted({self.min_width, *(width for width in widths if self.min_width <= width <= 1)}, reverse=True)
+            return list(map(Width, reversed(self.switchable)))
+        within = {self.min_width, *(width for width in widths if self.min_width <= width <= 1)}
+        return list(map(Width, sorted(within, reverse=True)))
 
     def canonical(self, width: AnyWidth) -> Width:
         """The member of `widths` that means the same network: channel counts are rounded, so many widths do.
@@ -201,7 +201,7 @@ class Slimmable(nn.Module):
 
         Args:
             images: A batch, preprocessed.
-            width: A number, one for each stage, or a `Subnet`.
+            width: A number, one for each stage, or a `Width`.
         """
         return self.bind(width)(images)
 
@@ -211,7 +211,7 @@ class Slimmable(nn.Module):
         Where gradients are recorded, it has the weights of this moment: bind again after each update.
 
         Args:
-            width: A number, one for each stage, or a `Subnet`.
+            width: A number, one for each stage, or a `Width`.
 
         Returns:
             A function of a batch of images. In eval mode, it uses the statistics of that width, if it is calibrated.
@@ -261,7 +261,7 @@ class Slimmable(nn.Module):
         Tensors of several segments cannot share storage: each call brings them up to date.
 
         Args:
-            width: A number, one for each stage, or a `Subnet`.
+            width: A number, one for each stage, or a `Width`.
 
         Returns:
             The same module each time, until the width is calibrated again or the weights change.
@@ -286,7 +286,7 @@ class Slimmable(nn.Module):
         """The plain network of that width with a copy of its weights, in eval mode, ready to be trained or exported.
 
         Args:
-            width: A number, one for each stage, or a `Subnet`.
+            width: A number, one for each stage, or a `Width`.
 
         Returns:
             A new module with nothing of us3l in it.
@@ -318,7 +318,7 @@ class Slimmable(nn.Module):
         """The plain network of that width without memory, for questions about shapes and costs.
 
         Args:
-            width: A number, one for each stage, or a `Subnet`.
+            width: A number, one for each stage, or a `Width`.
             tracking: Whether its batch norms have running statistics.
         """
         key = self.signature(width), tracking
@@ -326,7 +326,7 @@ class Slimmable(nn.Module):
             skeleton = self._build_skeleton(width)
             check_nested(skeleton, self.full, self.check(width), self.family.segments)
             self._skeletons[key] = skeleton if tracking else forget_statistics(skeleton)
-            if isinstance(self.check(width), Subnet):
+            if not self.check(width).plain:
                 self._passing.append(key)
                 if len(self._passing) > PASSING:
                     self._skeletons.pop(self._passing.pop(0), None)
@@ -336,9 +336,9 @@ class Slimmable(nn.Module):
         """A plain network of that width with weights of its own, as its family draws them.
 
         Args:
-            width: A number, one for each stage, or a `Subnet`.
+            width: A number, one for each stage, or a `Width`.
         """
-        return self._called(for_family(self.check(width)))
+        return self._called(self.check(width).for_family())
 
     def _called(self, width: Any) -> nn.Module:
         """What the family builds; a family may be anybody's code."""
@@ -367,7 +367,7 @@ class Slimmable(nn.Module):
         """Whether the network of that width has batch-norm statistics of the present weights, or needs none.
 
         Args:
-            width: A number, one for each stage, or a `Subnet`.
+            width: A number, one for each stage, or a `Width`.
         """
         kept = self.statistics.get(self.signature(width))
         return kept.weights == self.digest if kept else not batch_norms(self.full)
@@ -376,7 +376,7 @@ class Slimmable(nn.Module):
         """Keep the batch-norm statistics of that width, or drop them.
 
         Args:
-            width: A number, one for each stage, or a `Subnet`.
+            width: A number, one for each stage, or a `Width`.
             statistics: By their names in the network's state dict; None drops those there are.
             weights: The digest of the weights that they belong to (default: of the present ones).
         """
@@ -458,7 +458,7 @@ class Slimmable(nn.Module):
             try:
                 self.set_statistics(width, statistics, weights)
             except UserError as error:
-                errors.append(f"the statistics of width {encode(width)} do not fit: {error}")
+                errors.append(f"the statistics of width {width} do not fit: {error}")
 
     def load_plain(self, state: Mapping[str, Tensor]) -> None:
         """Take the weights of a plain network of width 1: the state dict of a torchvision or timm model.

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from us3l.errors import UserError
 from us3l.slimmable import Slimmable
+from us3l.system.errors import UserError
 from us3l.tensors import KINDS, tensors_of
 
 BATCH = 64  # images at a time

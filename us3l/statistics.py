@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from us3l.width import Width, decode, encode
+from us3l.width import Width
 
 Statistics = dict[str, Tensor]
 """Running means and variances of one network's batch norms, by their names in its state dict."""
@@ -28,7 +28,7 @@ def to_state(calibrations: Iterable[Calibration], prefix: str) -> dict[str, Tens
     """Statistics and the digest of their weights as tensors by name, so that any reader of checkpoints takes them."""
     state: dict[str, Tensor] = {}
     for width, statistics, weights in calibrations:
-        place = f"{prefix}{PREFIX}{encode(width)}/"
+        place = f"{prefix}{PREFIX}{width}/"
         state |= {place + name: tensor for name, tensor in statistics.items()}
         state[place + WEIGHTS] = torch.tensor(list(bytes.fromhex(weights)), dtype=torch.uint8)
     return state
@@ -46,7 +46,7 @@ def take_from_state(state: dict[str, Any], prefix: str, errors: list[str]) -> li
         try:
             weights = bytes(statistics.pop(WEIGHTS).tolist()).hex()
             own = {name: tensor.detach().cpu().clone() for name, tensor in statistics.items()}
-            found.append(Calibration(decode(text), own, weights))
+            found.append(Calibration(Width(text), own, weights))
         except (KeyError, ValueError) as error:
             errors.append(f"the statistics of width {text} do not fit: {error}")
     return found

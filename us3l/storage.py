@@ -9,7 +9,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,16 +19,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from us3l.description import NAME, holds_model, read_description, write_description
-from us3l.errors import UserError
 from us3l.families import create
 from us3l.families.family import Family
-from us3l.families.own import current_family
-from us3l.files import check_regular, finite, replacing
+from us3l.families.user_families import current_family
 from us3l.hub import local_folder
 from us3l.slimmable import Slimmable
 from us3l.statistics import Statistics
+from us3l.system.errors import UserError
+from us3l.system.files import check_regular, replacing
 from us3l.tensors import KINDS, WithoutFilling, batch_norms, digest, tensors_of
-from us3l.width import Width, decode, encode
+from us3l.width import FULL, Width
 
 NAMED = 4  # tensors that an error names
 MOST_VALUES = 1_000_000  # of a file that torch.save wrote, a value that it holds in several places counted in each
@@ -66,7 +66,7 @@ def write_statistics(net: Slimmable, folder: Path) -> None:
             "call us3l.calibrate(net, images) before saving",
             stacklevel=3,
         )
-    statistics = {f"{encode(one.width)}/{name}": tensor for one in kept for name, tensor in one.statistics.items()}
+    statistics = {f"{one.width}/{name}": tensor for one in kept for name, tensor in one.statistics.items()}
     write_tensors(folder / "statistics.safetensors", statistics, {WEIGHTS: present})
 
 
@@ -100,9 +100,9 @@ def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = 
     if odd := [name for name in own if own[name].is_floating_point() != weights[name].is_floating_point()]:
         raise UserError(f"{message}: {odd[0]} holds {weights[odd[0]].dtype}")
     copy_weights(weights, own)
-    widths, recorded = read_statistics(folder / "statistics.safetensors", (net.min_width, *net.switchable))
+    widths, recorded = read_statistics(folder / "statistics.safetensors")
     fresh = recorded is None or recorded == net.digest or recorded == digest(weights)  # the file's type may be another
-    largest = statistics_shapes(net, 1.0)
+    largest = statistics_shapes(net, FULL)
     for width, statistics in widths.items():
         for name, tensor in statistics.items():  # whether they fit exactly is seen when that network is built
             if name not in largest or tensor.ndim != 1 or len(tensor) > largest[name][0]:
@@ -114,11 +114,11 @@ def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = 
 def load_plain(net: Slimmable, state: Mapping[str, Tensor]) -> None:
     """See `Slimmable.load_plain`."""
     found = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
-    statistics = {name: found.pop(name) for name in statistics_shapes(net, 1.0) if name in found}
+    statistics = {name: found.pop(name) for name in statistics_shapes(net, FULL) if name in found}
     own = tensors_of(net.full)
     check_same("the state dict does not fit width 1 of this network", found, shapes_of(own))
     if statistics:
-        check_same("the state dict's batch norms do not fit", statistics, statistics_shapes(net, 1.0))
+        check_same("the state dict's batch norms do not fit", statistics, statistics_shapes(net, FULL))
     copy_weights(found, own)
     net.norms.reset(net._leading)
     net.forget_calibration()
@@ -220,23 +220,18 @@ def read_weights(path: Path, description: dict[str, Any]) -> dict[str, Tensor]:
     switchable = description.get("switchable")
     if not isinstance(switchable, list):
         return weights
-    exact = {f"{width:g}": encode(width) for width in switchable if finite(width)}  # as earlier versions named them
-    named = {}
-    for name, tensor in weights.items():
-        width, slash, rest = name.rpartition("/")
-        named[exact.get(width, width) + slash + rest] = tensor
-    if len({name.rpartition("/")[0] for name in named} - {""}) != len(switchable) - 1:
+    if len({name.rpartition("/")[0] for name in weights} - {""}) != len(switchable) - 1:
         raise UserError(f"{path} does not fit its model.json: it has norms for another number of switchable widths")
-    return named
+    return weights
 
 
-def read_statistics(path: Path, exact: Iterable[float]) -> tuple[dict[Width, Statistics], str | None]:
+def read_statistics(path: Path) -> tuple[dict[Width, Statistics], str | None]:
     """By width, and the digest of the weights they belong to, which earlier versions did not write."""
     widths: dict[Width, Statistics] = {}
     try:
         for key, tensor in read_tensors(path).items():
             text, _, name = key.partition("/")
-            widths.setdefault(decode(text, exact), {})[name] = tensor
+            widths.setdefault(Width(text), {})[name] = tensor
         with safetensors.safe_open(path, "pt") as file:
             return widths, (file.metadata() or {}).get(WEIGHTS)
     except UserError:

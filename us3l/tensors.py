@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 from us3l.width import Width
 
 KINDS = ("running_mean", "running_var")  # of statistics of a batch norm
@@ -171,7 +171,7 @@ def check_nested(
     part: nn.Module, full: nn.Module, width: Width, segments: Callable[[str], Sequence[int]] = lambda _: ()
 ) -> None:
     whole, parts = tensors_of(full), tensors_of(part)
-    if missing := [name for name in whole if name not in parts and getattr(width, "depths", None) is None]:
+    if missing := [name for name in whole if name not in parts and width.depths is None]:
         raise UserError(
             f"the family is not nested: {missing[0]!r} exists at width 1 but not at width {width}; "
             "layers must not come and go with the width"

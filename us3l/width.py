@@ -1,4 +1,4 @@
-"""Widths: one for all, or one for each stage; how channel counts follow them, and which give distinct networks."""
+"""Widths: a value for each network of a family, how channel counts follow it, and which give distinct networks."""
 
 from __future__ import annotations
 
@@ -6,199 +6,172 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from functools import total_ordering
 from math import ceil, inf
 from operator import index
 from statistics import fmean
 from typing import Any
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 RESOLUTION = 1e-5
-PATIENCE = 5  # seconds without a word
+PATIENCE = 5  # seconds before a warning
 STAGE = re.compile(r"(?P<width>[0-9][0-9.]*(e-?[0-9]+)?)(d(?P<depth>[0-9]{1,4}))?")
 BETWEEN = re.compile(r"(?<!e)-")  # stages; 1e-05 is one number
 
 
 @total_ordering
-class Subnet:
-    """A sub-network whose stages differ: a width for each, and how many of its blocks each keeps.
+class Width:
+    """Which network of a family: a number, or a number for each stage, and how many of its blocks each stage keeps.
 
-    It goes wherever a width goes. Its name says it all: in file names, in tables, on the command line, and in Python,
-    where a text does as well. Blocks are left out from the end of a stage.
+    A frozen value. A plain one, a single number and nothing else, equals that number and hashes like it, so that a
+    dictionary by widths can be asked for 0.5. Any other is known by its name: in file names, in tables, on the command
+    line. Blocks are left out from the end of a stage.
 
     Args:
-        widths: One for each stage, or one for all of them if there are `depths`.
-        depths: Blocks of each stage, at least 1 (default: all).
+        width: A number, one for each stage, or a name; another `Width` stays as it is.
+        depths: Blocks of each stage, at least 1 (default: all); `width` may then be one number for all stages.
 
-    >>> Subnet((0.75, 0.75, 0.5, 0.625)), Subnet((0.75, 0.5), depths=(2, 1))
-    (Subnet('0.75-0.75-0.5-0.625'), Subnet('0.75d2-0.5d1'))
-    >>> Subnet.parse("0.75d2-0.5d1").depths
-    (2, 1)
+    Raises:
+        UserError: It is not a width.
+
+    >>> Width(0.5), Width((0.75, 0.75, 0.5, 0.625)), Width((0.75, 0.5), depths=(2, 1))
+    (0.5, Width('0.75-0.75-0.5-0.625'), Width('0.75d2-0.5d1'))
+    >>> Width("0.75d2-0.5d1").depths, Width("0.5") == 0.5
+    ((2, 1), True)
     """
 
     __slots__ = ("depths", "widths")
     widths: tuple[float, ...]
+    """One number, or one for each stage."""
     depths: tuple[int, ...] | None
+    """The blocks of each stage; None: all."""
 
-    def __init__(self, widths: Iterable[float] | float, depths: Iterable[int] | None = None) -> None:
-        blocks = None if depths is None else tuple(map(index, depths))
-        if isinstance(widths, int | float):
-            widths = (widths,) * len(blocks or (1,))
-        each = tuple(map(float, widths))
-        if not each or (blocks is not None and len(blocks) != len(each)):
-            raise ValueError(f"{len(each)} widths do not go with {len(blocks or ())} depths: give one for each stage")
-        object.__setattr__(self, "widths", each)
-        object.__setattr__(self, "depths", blocks)
+    def __new__(cls, width: AnyWidth | Iterable[float], depths: Iterable[int] | None = None) -> Width:
+        if isinstance(width, Width) and depths is None:
+            return width
+        try:
+            widths, blocks = _parse(width) if isinstance(width, str) else (_numbers(width), None)
+            blocks = blocks if depths is None else tuple(map(index, depths))
+            if not widths:
+                raise ValueError("no numbers")
+        except (TypeError, ValueError, OverflowError):
+            raise UserError(
+                f"{width!r:.80} is not a width: give a number, or one for each stage, such as 0.75-0.5 or 0.75d2-0.5d1"
+            ) from None
+        if blocks is not None and len(widths) == 1:
+            widths *= len(blocks)
+        if blocks is not None and len(blocks) != len(widths):
+            raise UserError(f"{len(widths)} widths do not go with {len(blocks)} depths: give one for each stage")
+        made = super().__new__(cls)
+        object.__setattr__(made, "widths", widths)
+        object.__setattr__(made, "depths", blocks)
+        return made
 
     @classmethod
-    def parse(cls, name: str) -> Subnet:
-        """The sub-network of a name, or a `ValueError`."""
-        stages = [STAGE.fullmatch(part) for part in BETWEEN.split(name)]
-        found = [stage for stage in stages if stage]
-        deep = [stage["depth"] for stage in found if stage["depth"]]
-        if len(found) < len(stages) or len(deep) not in (0, len(found)):
-            raise ValueError(f"{name!r:.80} is not a sub-network's width: it looks like 0.75-0.5 or 0.75d2-0.5d1")
-        return cls([float(stage["width"]) for stage in found], map(int, deep) if deep else None)
+    def from_plain(cls, value: object) -> Width:
+        """Return the width that a file holds: a number up to 1, or a name; anything else is a `ValueError`.
+
+        >>> Width.from_plain(0.5), Width.from_plain("0.75-0.5")
+        (0.5, Width('0.75-0.5'))
+        """
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            width = cls(value)
+            if all(0 < number <= 1 for number in width.widths):
+                return width
+        raise ValueError(f"width cannot be {value!r:.60}")
+
+    def as_plain(self) -> float | str:
+        """Return what files hold for it: its number, or its name.
+
+        >>> Width(0.5).as_plain(), Width((0.75, 0.5)).as_plain()
+        (0.5, '0.75-0.5')
+        """
+        return self.widths[0] if self.plain else str(self)
+
+    def for_family(self) -> float | tuple[float, ...] | Width:
+        """Return what families take: one number, or one for each stage; itself only where blocks are left out."""
+        if self.depths is not None:
+            return self
+        return self.widths if len(self.widths) > 1 else self.widths[0]
 
     @property
-    def name(self) -> str:
-        """Its widths to the last digit, and its depths."""
+    def plain(self) -> bool:
+        """Whether a single number says it all."""
+        return self.depths is None and len(self.widths) == 1
+
+    def __float__(self) -> float:
+        """The mean of its numbers, to sort or draw it by."""
+        return fmean(self.widths)
+
+    def __str__(self) -> str:
+        """To the last digit; a name can be part of a file's."""
+        if self.plain:
+            return repr(self.widths[0])
         depths = [""] * len(self.widths) if self.depths is None else [f"d{depth}" for depth in self.depths]
         return "-".join(
             f"{width!r}".removesuffix(".0") + depth for width, depth in zip(self.widths, depths, strict=True)
         )
 
-    @property
-    def mean(self) -> float:
-        """Of its widths."""
-        return fmean(self.widths)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Subnet is frozen: {name} cannot be set")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Subnet, (self.widths, self.depths)
-
-    def __str__(self) -> str:
-        return self.name
-
     def __repr__(self) -> str:
-        return f"Subnet({self.name!r})"
+        return str(self) if self.plain else f"Width({str(self)!r})"
 
     def __format__(self, spec: str) -> str:
-        """Its name, also where a number would be formatted as `:g`."""
-        return self.name if spec.endswith("g") else format(self.name, spec)
+        """A plain width is formatted as a number, any other as its name, also by `:g`."""
+        if self.plain and spec:
+            return format(self.widths[0], spec)
+        return format(str(self), "" if spec.endswith("g") else spec)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Width is frozen: {name} cannot be set")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Width, (self.widths, self.depths)
 
     def __hash__(self) -> int:
-        return hash((self.widths, self.depths))
+        return hash(self.widths[0]) if self.plain else hash((self.widths, self.depths))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Subnet) and (self.widths, self.depths) == (other.widths, other.depths)
+        if isinstance(other, Width):
+            return (self.widths, self.depths) == (other.widths, other.depths)
+        return self.plain and self.widths[0] == other
 
     def __lt__(self, other: object) -> bool:
-        """By the mean width: so tables list it among plain widths."""
-        if not isinstance(other, int | float | Subnet):
-            return NotImplemented
-        return _order(self) < _order(other)
+        """By the mean: so tables list it among plain widths."""
+        return self._order < Width(other)._order if isinstance(other, int | float | Width) else NotImplemented
+
+    @property
+    def _order(self) -> tuple[Any, ...]:
+        return (float(self), () if self.plain else self.widths, self.depths or ())
 
 
-Width = float | Subnet
-"""One number for the whole network, or a sub-network whose stages differ."""
-AnyWidth = Width | Sequence[float] | str
-"""What may be given for it: also one number for each stage, or its name."""
+Subnet = Width
+"""A width that is not plain, by the name that says so."""
+AnyWidth = Width | float | str | Sequence[float]
+"""What may be given for a width: see `Width`."""
 
 
-def _order(width: Width) -> tuple[Any, ...]:
-    return (width.mean, width.widths, width.depths or ()) if isinstance(width, Subnet) else (width, (), ())
-
-
-def encode(width: Width) -> str:
-    """A width as text, to the last digit.
-
-    >>> encode(0.5), encode(Subnet((0.25, 1 / 3)))
-    ('0.5', '0.25-0.3333333333333333')
-    """
-    return width.name if isinstance(width, Subnet) else repr(float(width))
-
-
-def decode(text: str, exact: Iterable[float] = ()) -> Width:
-    """The width in a text, or a `ValueError`. Of those `exact` ones, the first eight digits will do.
-
-    >>> decode("0.33333333", exact=[1 / 3]), decode("0.25-0.5"), decode("0.25,0.5")
-    (0.3333333333333333, Subnet('0.25-0.5'), Subnet('0.25-0.5'))
-    """
-    rounded = {f"{number:.8g}": number for number in exact}  # as earlier versions wrote them
-    parts = [rounded.get(part, part) for part in text.split(",")]
-    if len(parts) > 1:  # as earlier versions wrote one for each stage
-        return Subnet(map(float, parts))
+def _numbers(width: Any) -> tuple[float, ...]:
     try:
-        return float(parts[0])
-    except ValueError:
-        return Subnet.parse(text)
+        return (float(width),)
+    except TypeError:
+        return tuple(map(float, width))
 
 
-def given(width: AnyWidth) -> Width:
-    """A width in whichever way it was given; what cannot be one is a `UserError`."""
-    try:
-        if isinstance(width, str):
-            return decode(width)
-        if isinstance(width, Subnet):
-            return width
-        return Subnet(width) if isinstance(width, Sequence) else float(width)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise UserError(
-            f"{width!r:.80} is not a width: give a number, or one for each stage, such as 0.75-0.5"
-        ) from None
+def _parse(name: str) -> tuple[tuple[float, ...], tuple[int, ...] | None]:
+    """The widths and depths in a name, or a `ValueError`."""
+    with suppress(ValueError):
+        return (float(name),), None
+    stages = [STAGE.fullmatch(part) for part in BETWEEN.split(name)]
+    whole = [stage for stage in stages if stage]
+    depths = [stage["depth"] for stage in whole if stage["depth"]]
+    if len(whole) < len(stages) or len(depths) not in (0, len(whole)):
+        raise ValueError(name)
+    return tuple(float(stage["width"]) for stage in whole), tuple(map(int, depths)) if depths else None
 
 
-def mean_width(width: Width) -> float:
-    """One number for any width, to sort or draw it by.
-
-    >>> mean_width(0.5), mean_width(Subnet((0.5, 1.0)))
-    (0.5, 0.75)
-    """
-    return width.mean if isinstance(width, Subnet) else width
-
-
-def stage_widths(width: Width) -> tuple[float, ...]:
-    """All numbers of a width: one, or one for each stage."""
-    return width.widths if isinstance(width, Subnet) else (width,)
-
-
-def for_family(width: Width) -> float | tuple[float, ...] | Subnet:
-    """As families take it: one number, or one for each stage; a `Subnet` only where blocks are left out."""
-    return width.widths if isinstance(width, Subnet) and width.depths is None else width
-
-
-def as_plain(width: Width) -> float | str:
-    """What files say for a width: its number, or its name.
-
-    >>> as_plain(0.5), as_plain(Subnet((0.75, 0.5)))
-    (0.5, '0.75-0.5')
-    """
-    return width.name if isinstance(width, Subnet) else width
-
-
-def write_width(value: Any) -> str:
-    """A sub-network in a file, by its name: what `json.dumps` asks for as its `default`."""
-    if not isinstance(value, Subnet):
-        raise TypeError(f"{type(value).__name__} is not a plain value")
-    return value.name
-
-
-def read_width(value: Any) -> Width:
-    """A width in a file: a number, or the name of a sub-network; anything else is a `ValueError`.
-
-    >>> read_width(0.5), read_width("0.75-0.5")
-    (0.5, Subnet('0.75-0.5'))
-    """
-    width = Subnet.parse(value) if isinstance(value, str) else value
-    plain = isinstance(width, int | float) and not isinstance(width, bool)
-    mixed = isinstance(width, Subnet) and (len(width.widths) > 1 or width.depths is not None)
-    if not (plain or mixed) or not all(0 < number <= 1 for number in stage_widths(width)):
-        raise ValueError(f"width cannot be {value!r:.60}")
-    return width
+FULL = Width(1)
 
 
 def round_channels(channels: float, divisor: int = 8) -> int:
@@ -242,11 +215,11 @@ def distinct_widths(
     ]
 
 
-def patiently(signature: Callable[[float], Hashable]) -> Callable[[float], Hashable]:
-    """The same function, which warns when it has been called for a long time."""
+def warn_if_slow(signature: Callable[[float], Hashable]) -> Callable[[float], Hashable]:
+    """Return the same function, which warns when it has been called for a long time."""
     start = time.monotonic()
 
-    def patient(width: float) -> Hashable:
+    def watched(width: float) -> Hashable:
         nonlocal start
         if time.monotonic() - start > PATIENCE:
             start = inf
@@ -257,7 +230,7 @@ def patiently(signature: Callable[[float], Hashable]) -> Callable[[float], Hasha
             )
         return signature(width)
 
-    return patient
+    return watched
 
 
 def roundest(first: float, last: float) -> float:

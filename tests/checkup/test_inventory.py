@@ -1,14 +1,11 @@
-import os
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from us3l.checkup import inventory
-from us3l.checkup.findings import Gpu
-from us3l.checkup.inventory import EXTRAS, take_inventory, usable_cores
+from us3l.checkup.inventory import EXTRAS, Gpu, take_inventory
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -39,11 +36,3 @@ def test_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
     assert inventory.gpus() == [Gpu("NVIDIA T4", 2**34, (7, 5))]
-
-
-@pytest.mark.parametrize(("text", "cores"), [("150000 100000", 2), ("max 100000", 16), ("20000 100000", 1), ("", 16)])
-def test_the_quota_of_a_container_counts(tmp_path, monkeypatch, text, cores):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    (tmp_path / "cpu.max").write_text(text)
-    assert usable_cores(tmp_path / "cpu.max") == cores
-    assert usable_cores(tmp_path / "missing") == 16

@@ -1,6 +1,6 @@
 """Views are distributed as torchvision's in every path: 2,000 draws of each against as many of torchvision's.
 
-That each operation does the same with what was drawn, `test_views.py` and `test_reading.py` show.
+That each operation does the same with what was drawn, `test_augment.py` and `test_crops.py` show.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pytest
 import torch
 from torchvision import transforms
 
-from us3l.data import views as views_module
+from us3l.data import augment as views_module
+from us3l.data.augment import DRAWN, Draws, draw, drawn
 from us3l.data.catalogue import of_pixels
-from us3l.data.reading import RandomCrops, Read
-from us3l.data.spec import Views
-from us3l.data.stream import ImageFiles
-from us3l.data.views import DRAWN, Draws, draw, drawn
+from us3l.data.crops import RandomCrops, Read
+from us3l.data.streamed import ImageFiles
+from us3l.data.view_settings import Views
 
 COUNT = 2000
 HEIGHT, WIDTH = 48, 64

@@ -17,9 +17,9 @@ from us3l.data import images as images_module
 from us3l.data.images import Images, ImageSet, Step
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import Data, find, load, open_images
-from us3l.data.spec import Views
-from us3l.data.stream import ImageFiles
-from us3l.errors import UserError
+from us3l.data.streamed import ImageFiles
+from us3l.data.view_settings import Views
+from us3l.system.errors import UserError
 
 COUNT = 20
 

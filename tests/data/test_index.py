@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from us3l.data import folder, index
+from us3l.data.catalogue import Names
 from us3l.data.folder import open_folder
-from us3l.data.names import Names
 from us3l.data.sources import find
-from us3l.errors import UserError
 
 HOUR = 3600
 
@@ -147,14 +146,18 @@ def test_damaged_or_impossible_indices_are_made_again(
     assert not list(kept.iterdir())
 
 
-def test_what_cannot_be_listed_is_no_silent_loss(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("later")
+def test_what_cannot_be_listed_is_named_and_no_index_is_kept(
+    kept: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scandir = os.scandir
 
     def refuse(path: Path):
-        if str(path).endswith("deep"):
+        if str(path).rstrip("/").endswith("deep"):
             raise PermissionError(13, "Permission denied", str(path))
         return scandir(path)
 
     monkeypatch.setattr(folder.os, "scandir", refuse)
-    with pytest.raises(UserError, match="deep: cannot be read: Permission denied"):
-        find(photos, "all")
+    for _ in range(2):
+        assert find(photos, "all").source.unreadable == ["a/deep/: Permission denied"]
+    assert not kept.exists()

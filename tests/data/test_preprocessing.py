@@ -16,10 +16,10 @@ from torchvision.transforms.v2 import functional as TV
 import us3l
 from us3l.data.decode import Damaged
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.spec import MEAN, STD
+from us3l.data.view_settings import MEAN, STD
 from us3l.deploy import example
-from us3l.deploy.images import batches
-from us3l.errors import UserError
+from us3l.runtime.inputs import batches
+from us3l.system.errors import UserError
 
 PLAIN = {"size": 16, "resize": 18, "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
 

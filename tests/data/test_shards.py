@@ -14,13 +14,13 @@ import pytest
 import torch
 from PIL import Image
 
-from us3l.data import index, order, parquet, shards
+from us3l.data import index, parquet, shards, streamed
 from us3l.data.catalogue import Blocks
 from us3l.data.images import Step
-from us3l.data.order import block_order
 from us3l.data.sources import ImageFiles, decode_all, find, load
-from us3l.data.spec import Views
-from us3l.errors import UserError
+from us3l.data.streamed import block_order
+from us3l.data.view_settings import Views
+from us3l.system.errors import UserError
 
 
 def image(value: int) -> bytes:
@@ -208,7 +208,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def test_blocks_are_shuffled_and_mixed_within_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "WINDOW_IMAGES", 20)
+    monkeypatch.setattr(streamed, "WINDOW_IMAGES", 20)
     blocks = Blocks(np.arange(0, 100, 10), np.zeros(10, np.int64))
     chosen = np.arange(100)
     found = block_order(blocks, chosen, seeded(1))
@@ -221,7 +221,7 @@ def test_blocks_are_shuffled_and_mixed_within_windows(monkeypatch: pytest.Monkey
     assert not torch.equal(found, block_order(blocks, chosen, seeded(2)))
     some = np.array([3, 5, 41, 42, 99])
     assert sorted(block_order(blocks, some, seeded(0)).tolist()) == [0, 1, 2, 3, 4]
-    monkeypatch.setattr(order, "WINDOW_BYTES", 5)
+    monkeypatch.setattr(streamed, "WINDOW_BYTES", 5)
     large = Blocks(blocks.starts, np.full(10, 4))
     assert all(
         len({int(place) // 10 for place in part}) == 1 for part in block_order(large, chosen, seeded(1)).split(10)
@@ -231,7 +231,7 @@ def test_blocks_are_shuffled_and_mixed_within_windows(monkeypatch: pytest.Monkey
 def test_an_epoch_of_shards_goes_on_in_its_middle_whatever_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order, "WINDOW_IMAGES", 6)
+    monkeypatch.setattr(streamed, "WINDOW_IMAGES", 6)
     write_shards(tmp_path, [4] * 5)
     files = find(tmp_path, "all")
     batches = list(files.order(seeded(3)).split(3))
@@ -250,7 +250,7 @@ def test_row_groups_are_read_once_in_an_epoch(tmp_path: Path, monkeypatch: pytes
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    monkeypatch.setattr(order, "WINDOW_IMAGES", 6)
+    monkeypatch.setattr(streamed, "WINDOW_IMAGES", 6)
     for part in range(2):
         rows = pa.array([image(10 * part + number) for number in range(10)], pa.binary())
         pq.write_table(pa.table({"image": rows}), tmp_path / f"part-{part}.parquet", row_group_size=3)

@@ -1,6 +1,8 @@
 import json
+import os
+import shutil
 from collections.abc import Iterator
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from torchvision.transforms.v2 import functional as TV
 
-from us3l.data import memory
+from us3l.data import in_memory as memory
 from us3l.data.decode import decode
-from us3l.data.sources import ImageSet, find, load
-from us3l.errors import UserError
+from us3l.data.sources import ImageSet, find, load, open_images
+from us3l.system.errors import UserError
+from us3l.system.progress import Screen
 
 
 def save(path: Path, value: int = 0, size: tuple[int, int] = (8, 8)) -> None:
@@ -194,6 +198,54 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     assert reds(load(tmp_path / "set", "all")) == [1]
 
 
+def test_what_cannot_be_listed_is_skipped_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link to itself, a folder that may not be read, a path that is too long."""
+    save(tmp_path / "photos" / "1.png", 1)
+    (tmp_path / "photos" / "itself").symlink_to("itself")
+    (tmp_path / "photos" / "itself.png").symlink_to("itself.png")
+    save(tmp_path / "photos" / "locked" / "2.png", 2)
+    scandir = os.scandir
+
+    def refuse_locked(path: str | Path) -> Iterator[os.DirEntry[str]]:
+        if str(path).rstrip("/").endswith("locked"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse_locked)  # nothing is locked to a superuser
+    deep = os.open(tmp_path / "photos", os.O_RDONLY)
+    for _ in range(20):  # beyond 4,096 letters, a step at a time
+        os.mkdir("d" * 250, dir_fd=deep)
+        below = os.open("d" * 250, os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = below
+    os.close(deep)
+    said = StringIO()
+    images = load(tmp_path / "photos", "all", progress=Screen(Console(file=said, width=300)))
+    assert reds(images) == [1]
+    assert images.skipped == ["itself.png: Too many levels of symbolic links"]
+    for reason in ("File name too long", "itself: Too many levels of symbolic links", "locked/: Permission denied"):
+        assert reason in said.getvalue()
+    assert "skipped 3 folders and links of photos" in said.getvalue()
+    shutil.rmtree(tmp_path / "photos")
+
+
+def test_names_that_are_not_text_can_be_written_down(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    for kind in (b"a\xff", b"b"):
+        save(folder / os.fsdecode(kind) / os.fsdecode(b"\xfe.png"))
+    images = find(folder, "all")
+    for name in (images.name, *map(images.source.name, images.chosen), *images.source.classes):
+        name.encode()
+    assert len(load(folder, "all")) == 2
+
+
+def test_a_folder_named_after_a_split_has_its_parents_name_too(tmp_path: Path) -> None:
+    for part in ("train", "val2017"):
+        save(tmp_path / "pets" / part / "cat.png")
+        assert find(tmp_path / "pets" / part, "all").name == f"pets/{part}"
+    assert find(tmp_path / "pets", "all").name == "pets"
+
+
 def test_limit_is_balanced_repeatable_and_within_the_split(tmp_path: Path) -> None:
     for value in range(60):
         save(tmp_path / ("rare" if value < 10 else "frequent") / f"{value:02}.png", value)
@@ -360,6 +412,34 @@ def test_parquet_without_usable_labels(tmp_path: Path, labels: list | None) -> N
     images = load(tmp_path, "all")
     assert reds(images) == [1, 2, 3]
     assert images.labels is images.classes is None
+
+
+def test_images_without_a_label_are_left_out_of_an_evaluation(tmp_path: Path) -> None:
+    """In 4 of 20 rows the label is missing."""
+    write_parquet(tmp_path / "all.parquet", list(range(20)), [None if row % 5 == 0 else row % 2 for row in range(20)])
+    said = StringIO()
+    images = open_images(tmp_path, "all", labelled=True, progress=Screen(Console(file=said, width=200)))
+    assert isinstance(images, ImageSet)
+    assert reds(images) == [row for row in range(20) if row % 5]
+    assert classes_of(images) == [str(row % 2) for row in reds(images)]
+    assert "left out 4 of 20 images, which have no label" in said.getvalue()
+    assert open_images(tmp_path, "all").labels is None
+
+
+def test_parquet_of_labels_with_a_point(tmp_path: Path) -> None:
+    """So libraries write whole numbers of which some are missing."""
+    write_parquet(tmp_path / "whole.parquet", [1, 2, 3], [4.0, 7.0, 4.0])
+    assert classes_of(load(tmp_path / "whole.parquet", "all")) == ["4", "7", "4"]
+    write_parquet(tmp_path / "gaps.parquet", [1, 2, 3], [4.0, float("nan"), 7.0])
+    assert find(tmp_path / "gaps.parquet", "all").source.labels.tolist() == [0, -1, 1]
+
+
+@pytest.mark.parametrize(("labels", "kind"), [([0.5, 1.0, 2.0], "double"), ([[0], [1], []], "list")])
+def test_labels_that_are_not_classes_are_named(tmp_path: Path, labels: list, kind: str) -> None:
+    write_parquet(tmp_path / "x.parquet", [1, 2, 3], labels)
+    said = StringIO()
+    assert load(tmp_path, "all", progress=Screen(Console(file=said, width=200))).labels is None
+    assert f"left out the column 'label' of x.parquet: it holds {kind}" in said.getvalue()
 
 
 def test_parquet_of_raw_bytes_with_a_damaged_row(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import re
 from pathlib import Path
 
 import us3l
-from us3l.deploy.runtime import Runtime
+from us3l.runtime.runtime import Runtime
 
 GUIDE = Path(__file__).parents[2] / "docs" / "deploy.md"
 

@@ -3,9 +3,9 @@
 import pytest
 
 from us3l.deploy.device_table import read_device_profile
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.profiles import Costs, Latency, Profile, write_profile
+from us3l.system.errors import UserError
 
 COSTS = [Costs(1.0, 400, 4000, 1600, 3000), Costs(0.5, 100, 1000, 400, 1500)]
 TIMES = [Latency(1.0, "torch", 1, 5.0, 6.0), Latency(0.5, "torch", 1, 2.0, 3.0), Latency(0.5, "onnx", 8, 9.0, 9.5)]
@@ -63,6 +63,6 @@ def test_a_missing_table(small, tmp_path):
 
 
 def test_widths_of_other_devices_mean_the_same_networks(small, tmp_path):
-    (tmp_path / "a.csv").write_text(HEADER + f"{small.widths[1] + 1e-4},tflite,1,2,3\n")
+    (tmp_path / "a.csv").write_text(HEADER + f"{float(small.widths[1]) + 1e-4},tflite,1,2,3\n")
     (row,) = read_device_profile(small, tmp_path / "a.csv")
     assert row.width == small.widths[1]

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from us3l.deploy.evaluated import Accuracies, read_accuracies
-from us3l.errors import UserError
 from us3l.run import Run
+from us3l.system.errors import UserError
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def run(tmp_path):
 
 
 def test_accuracies_are_joined_by_network_not_by_the_name_of_its_width(small, run):
-    named = small.widths[1] + 1e-4
+    named = float(small.widths[1]) + 1e-4
     assert small.canonical(named) == small.widths[1] != named
     folder = run("pets", [{"width": 1.0, "linear": 70.0, "knn": 60.0}, {"width": named, "linear": 65.0}])
     assert read_accuracies(folder, small) == Accuracies("pets", "linear", {1.0: 70.0, small.widths[1]: 65.0})

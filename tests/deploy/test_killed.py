@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 import us3l
-from us3l.cli.main import main
-from us3l.deploy import embedding
+from us3l.collection import embedding
+from us3l.collection.vectors import parts_folder
+from us3l.commands.main import main
 from us3l.run import Run
-from us3l.run.embeddings import parts_folder
 from us3l.run.probes import Probes, probes_file, write_probes
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from us3l.deploy.pick import Candidate, pick
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 FIGURES = ("latency_ms", "macs", "size_mb")
 positive = st.floats(1e-3, 1e3, allow_nan=False)

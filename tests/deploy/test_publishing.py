@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import us3l
-from us3l.errors import UserError
 from us3l.run.cards import MARK
+from us3l.system.errors import UserError
 
 NAME = "anna/birds"
 

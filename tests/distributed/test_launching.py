@@ -9,7 +9,7 @@ from torch.distributed import HashStore
 
 from us3l.distributed import launching
 from us3l.distributed.launching import first_alone, processes
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 
 @pytest.fixture(autouse=True)

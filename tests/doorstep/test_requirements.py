@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-INSTALLED_BY_MAKE = ("dev", "deploy", "detect", "lars", "serve", "jpeg")
+INSTALLED_BY_MAKE = ("dev", "deploy", "detect", "lars", "serve")
 
 
 def test_the_two_files_agree() -> None:

@@ -9,11 +9,11 @@ from torch import nn
 import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageFiles, ImageSet, find, load
-from us3l.errors import UserError
 from us3l.evaluation.classifiers import finetune, make_optimiser, train_probes
 from us3l.evaluation.frozen import evaluate_frozen
 from us3l.evaluation.protocols import Training, finetuning, paper_probe, paper_side
 from us3l.evaluation.trained import evaluate_finetuned, evaluate_paper, images_to_train, probe_kind
+from us3l.system.errors import UserError
 
 QUICK = Training("sgd", 1.0, 2, 50, 0.0, "steps", (0.8, 1.0))
 EIGHT = Preprocessing.usual(8)

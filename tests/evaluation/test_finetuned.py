@@ -6,11 +6,12 @@ import torch
 import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, load
-from us3l.errors import UserError
-from us3l.evaluation import EvaluationSettings, Job, finetuned_network
-from us3l.evaluation.finetuned import choose_evaluation
+from us3l.evaluation.finetuned import choose_evaluation, finetuned_network
+from us3l.evaluation.jobs import Job
+from us3l.evaluation.settings import EvaluationSettings
 from us3l.run import Run
 from us3l.run.finetuned import finetuned_file, read_finetuned
+from us3l.system.errors import UserError
 
 SETTINGS = EvaluationSettings(widths=(1.0, 0.5), protocol="finetune", epochs=1, batch_size=20)
 

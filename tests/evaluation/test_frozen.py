@@ -6,11 +6,11 @@ from PIL import Image
 import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, find, load
-from us3l.errors import UserError
 from us3l.evaluation.features import embed, embed_all
 from us3l.evaluation.frozen import evaluate_frozen, images_to_embed, share_of_each_class, untrained
-from us3l.evaluation.neighbours import knn_accuracy
-from us3l.evaluation.results import percent_correct
+from us3l.evaluation.knn import knn_accuracy
+from us3l.evaluation.scoring import percent_correct
+from us3l.system.errors import UserError
 
 Pair = tuple[ImageSet, ImageSet]
 

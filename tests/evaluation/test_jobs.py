@@ -6,8 +6,9 @@ import torch
 
 import us3l
 from us3l.data.sources import ImageSet, load
-from us3l.errors import UserError
-from us3l.evaluation import EvaluationSettings, Job
+from us3l.evaluation.jobs import Job
+from us3l.evaluation.settings import EvaluationSettings
+from us3l.system.errors import UserError
 
 Pair = tuple[ImageSet, ImageSet]
 

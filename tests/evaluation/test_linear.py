@@ -6,8 +6,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch.nn import functional as F
 
-from us3l.errors import UserError
 from us3l.evaluation.linear import DEFAULT_L2, GRADIENT_TOLERANCE, L2, choose_l2, linear_accuracy, linear_probe
+from us3l.system.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 import us3l
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.spec import Views
+from us3l.data.view_settings import Views
 from us3l.evaluation.unlabelled import (
     FEWEST,
     VIEWS,

@@ -8,8 +8,8 @@ import torch
 from lightning_fabric import Fabric
 
 import us3l
+from us3l.data.augment import two_views
 from us3l.data.sources import load
-from us3l.data.views import two_views
 from us3l.families import BACKBONES, FROM_TIMM
 from us3l.training.recipes import MINI, Network, Optimiser, named
 from us3l.training.trainer import Trainer

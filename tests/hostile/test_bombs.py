@@ -19,19 +19,19 @@ from PIL import Image
 
 import us3l
 from fuzz.kinds import recipe_trainer
-from us3l.cli.main import main
-from us3l.data import named
+from us3l.commands.main import main
+from us3l.data import datasets as named
+from us3l.data.datasets import NAMED_SETS, download
 from us3l.data.decode import Damaged, decode
-from us3l.data.detection import coco
-from us3l.data.named import NAMED_SETS, download
 from us3l.data.sources import decode_all, find
-from us3l.errors import UserError
-from us3l.files import read_bytes, read_json
+from us3l.detection import coco
 from us3l.run.bundles import read_bundle
 from us3l.run.config import read_config
 from us3l.run.evaluations import from_plain
 from us3l.storage import read_torch
-from us3l.training.run import RunConfig
+from us3l.system.errors import UserError
+from us3l.system.files import read_bytes, read_json
+from us3l.training.run_config import RunConfig
 
 
 def png(width: int, height: int, pixels: bytes = b"") -> bytes:

@@ -19,7 +19,7 @@ MEASURE = """
 import resource, sys, time
 from pathlib import Path
 from us3l.data.decode import Damaged, decode
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 {imports}
 folder = Path(sys.argv[1])
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
@@ -141,7 +141,7 @@ def test_masks_of_many_large_objects(tmp_path: Path) -> None:
     told, mebibytes, seconds = cost(
         tmp_path,
         "example(load(folder)[0].scenes[0], masks=True)",
-        "from us3l.data.detection.examples import example\nfrom us3l.data.detection.sources import load",
+        "from us3l.detection.examples import example\nfrom us3l.detection.layouts import load",
     )
     assert told == "refused: masks of 100 objects of 8000x8000 pixels are too many to hold"
     assert mebibytes < 1000
@@ -156,7 +156,7 @@ def test_xml_of_nothing_but_elements(tmp_path: Path) -> None:
         told, mebibytes, seconds = cost(
             tmp_path,
             f'read_annotation(folder / "{number}.xml")',
-            "from us3l.data.detection.voc import read_annotation",
+            "from us3l.detection.voc import read_annotation",
         )
         assert told.startswith(("refused: it has more than 131,072 elements", "refused: cannot read"))
         assert mebibytes < 150

@@ -10,13 +10,13 @@ from lightning_fabric.plugins import DoublePrecision
 from torch import nn
 from torch.nn import functional as F
 
+from us3l.data.augment import random_views
 from us3l.data.sources import ImageSet
-from us3l.data.views import random_views
 from us3l.objective.heads import Alignment
 from us3l.objective.learner import Learner
 from us3l.objective.methods import method
 from us3l.paper.cases import cases
-from us3l.seeds import seeded
+from us3l.system.seeds import seeded
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
 from us3l.training.trainer import Trainer
 

@@ -7,7 +7,6 @@ from lightning_fabric import Fabric
 import us3l
 from tests.made_runs import as_saved
 from us3l.data.sources import ImageSet
-from us3l.errors import UserError
 from us3l.objective.heads import projector
 from us3l.objective.losses import nt_xent, unit
 from us3l.objective.methods import METHODS, method
@@ -15,6 +14,7 @@ from us3l.objective.sampling import lower_bound, sample_widths
 from us3l.objective.spec import Objective
 from us3l.paper.cases import case
 from us3l.storage import read_tensors
+from us3l.system.errors import UserError
 from us3l.training.recipes import MINI, Network, Recipe
 from us3l.training.teacher import read_projector, save_projector
 from us3l.training.trainer import Trainer

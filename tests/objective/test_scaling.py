@@ -7,12 +7,12 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-from us3l.errors import UserError
 from us3l.objective.scaling import memory, momentum, teacher_rate
 from us3l.objective.spec import PAPER_STEPS, Objective
+from us3l.system.errors import UserError
 from us3l.training.loop import teacher_phrase
 from us3l.training.recipes import RECIPES, Network, named, twin
-from us3l.training.run import RunConfig
+from us3l.training.run_config import RunConfig
 from us3l.training.settings import changed
 from us3l.training.trainer import Trainer
 

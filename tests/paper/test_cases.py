@@ -5,11 +5,11 @@ import torch
 from lightning_fabric import Fabric
 
 from tests.made_runs import as_saved
-from us3l.errors import UserError
 from us3l.objective.sampling import sample_widths
 from us3l.objective.spec import Objective, warning
 from us3l.paper.cases import ABLATIONS, TABLES, case, cases
 from us3l.paper.tables import table
+from us3l.system.errors import UserError
 from us3l.training.recipes import CIFAR, MINI
 from us3l.training.trainer import Trainer
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from us3l.errors import UserError
 from us3l.paper import claims
-from us3l.paper.claims import CONTENDERS, Queue, Trial, queue_of
-from us3l.paper.figures import RunFigure
+from us3l.paper.claims import CONTENDERS, ClaimQueue, Trial, queue_of
 from us3l.paper.plans import plan_table
 from us3l.paper.reproduce import job_of
+from us3l.paper.run_figures import RunFigure
 from us3l.paper.scales import scale_of
 from us3l.paper.workspace import Workspace, key_of
+from us3l.system.errors import UserError
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def measure(place: Workspace, trial: Trial, accuracy: float) -> None:
         place.known[key_of(cell, job_of(cell, place.scale, 0).name)] = RunFigure(accuracy)
 
 
-def tuned(place: Workspace, accuracy: Callable[[Trial], float]) -> tuple[Queue, int]:
+def tuned(place: Workspace, accuracy: Callable[[Trial], float]) -> tuple[ClaimQueue, int]:
     """The queue when all trials are measured, and how many rounds that took."""
     for rounds in range(10):
         queue = queue_of(place)

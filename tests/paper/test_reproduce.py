@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 
 import us3l
-from us3l.errors import UserError
 from us3l.objective.scaling import momentum
 from us3l.paper.cases import case
 from us3l.paper.reproduce import (
@@ -22,6 +21,7 @@ from us3l.paper.reproduce import (
 )
 from us3l.paper.scales import SCALES
 from us3l.paper.tables import table
+from us3l.system.errors import UserError
 from us3l.training.recipes import CIFAR, Recipe
 
 MINI, SMALL, PAPER = SCALES["mini"], SCALES["small"], SCALES["paper"]

@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from us3l.errors import UserError
-from us3l.paper.figures import FigureKey, RunFigure, add_figures, read_figures
+from us3l.paper.run_figures import FigureKey, RunFigure, add_figures, read_figures
+from us3l.system.errors import UserError
 
 CELL = FigureKey("resnet18-seed0-0123abcd", "cifar100", "linear", 0.25)
 FIGURE = RunFigure(18.25, False, 16.5, 640_000, "bf16-mixed")

@@ -7,11 +7,11 @@ import pytest
 from us3l.paper import claims
 from us3l.paper.cases import Case
 from us3l.paper.claims import ClaimRow, stages
-from us3l.paper.verdicts import Claim, Comparison, judge, order_of
+from us3l.paper.verdicts import Claim, RowComparison, judge, order_of
 from us3l.paper.verdicts import claims as all_claims
 
 OURS, THEIRS = (ClaimRow(label, 10, Case(label, "cifar-resnet18"), widths=(1.0, 0.5)) for label in ("ours", "theirs"))
-CLAIM = Claim("ours is above", (Comparison(OURS, THEIRS, widths=(1.0, 0.5)),))
+CLAIM = Claim("ours is above", (RowComparison(OURS, THEIRS, widths=(1.0, 0.5)),))
 
 
 def accuracies(ours, theirs):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from us3l.cli.screen import as_typed
+from us3l.commands.screen import as_typed
 from us3l.reporting.advice import advise, longer_run
 from us3l.run.records import Gauges, StepRecord
 

@@ -7,11 +7,11 @@ from PIL import Image
 from rich.console import Console
 
 from tests.shapes import write_coco
-from us3l.data.detection.masks import encode_mask
-from us3l.data.detection.scenes import Instance
-from us3l.data.detection.sources import load
-from us3l.evaluation.detection.predict import Findings
-from us3l.evaluation.detection.scores import score
+from us3l.detection.inference import Findings
+from us3l.detection.layouts import load
+from us3l.detection.masks import encode_mask
+from us3l.detection.scenes import Instance
+from us3l.detection.scores import score
 from us3l.reporting.detections import detections_figure, detections_table
 
 

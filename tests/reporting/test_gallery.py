@@ -11,7 +11,6 @@ from PIL import Image
 
 import us3l
 from us3l.data.sources import ImageSet, load
-from us3l.errors import UserError
 from us3l.reporting.gallery import (
     CLUSTERS,
     choose_mapped,
@@ -22,6 +21,7 @@ from us3l.reporting.gallery import (
     layout,
     work,
 )
+from us3l.system.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from us3l.paper.figures import RunFigure
 from us3l.paper.reproduce import entries
+from us3l.paper.run_figures import RunFigure
 from us3l.paper.scales import SCALES
 from us3l.paper.workspace import Found
 from us3l.reporting.guidelines import guidance_notes, guidelines_figure, rotated, rotation_figure

@@ -4,8 +4,8 @@ import io
 import pytest
 from rich.console import Console
 
-from us3l.paper.figures import RunFigure
 from us3l.paper.reproduce import chosen_rows, entries
+from us3l.paper.run_figures import RunFigure
 from us3l.paper.scales import SCALES
 from us3l.paper.workspace import Found, collapsed, disagreements
 from us3l.reporting.reproduction import (

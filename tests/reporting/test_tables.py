@@ -5,9 +5,9 @@ from dataclasses import asdict
 import pytest
 from rich.console import Console
 
-from us3l.errors import UserError
 from us3l.reporting.tables import comparison, few_labels_table, human, results_table, uncertainty
 from us3l.run.evaluations import FewLabels, Score, WidthResult, from_plain
+from us3l.system.errors import UserError
 
 FULL = WidthResult(1.0, 11_173_962, 1_819_066_368, 60.0, 72.25, 32.0, 39.0)
 SLIM = WidthResult(0.921875, 698_372, 34_790_720, 50.0, 61.0, 50.5, 36.0)

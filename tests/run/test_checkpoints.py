@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
-from us3l.errors import UserError
 from us3l.run.checkpoints import load_checkpoint, save_checkpoint
+from us3l.system.errors import UserError
 
 
 def test_a_disk_without_hard_links_keeps_two_checkpoints(tmp_path, monkeypatch):

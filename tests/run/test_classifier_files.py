@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.errors import UserError
 from us3l.evaluation.trained import evaluate_classifier
 from us3l.run.classifiers import read_classifier
+from us3l.system.errors import UserError
 
 TINY: dict[str, Any] = {"recipe": "digits", "base": 8, "size": 8, "images": 200, "epochs": 3, "calibration": 32}
 TINY |= {"batch_size": 40}

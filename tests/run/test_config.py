@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from us3l.errors import UserError
 from us3l.run.config import read_config, write_config
+from us3l.system.errors import UserError
 from us3l.training.recipes import RECIPES, named
-from us3l.training.run import RunConfig
+from us3l.training.run_config import RunConfig
 from us3l.training.trainer import new_network
 
 
@@ -31,7 +31,6 @@ def test_a_configuration_comes_back_as_it_was(tmp_path, name):
         ("recipe: {views: {crop_scale: [0.2, 0.5, 1]}}", "crop_scale: expected 2 values"),
         ("machine: {checkpoint_every: 0}", "checkpoint_every=0 must be at least 1"),
         ("machine: {devices: -1}", "devices=-1"),
-        ("machine: {fsdp: true, precision: 16-mixed}", "leave out `fsdp`"),
         ("machine: {compile: true, sync_bn: true}", "leave out `compile` or `sync_bn`"),
         ("recipe: [1, 2]", "recipe: expected Recipe"),
         ("data: 5", "data: expected str"),

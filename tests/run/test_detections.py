@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import us3l
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.detections import (
     AveragePrecision,
@@ -15,6 +14,7 @@ from us3l.run.detections import (
     read_detection,
     write_detection,
 )
+from us3l.system.errors import UserError
 
 SCORES = Scores(AveragePrecision(10.0, 20.0, None), {"cat": AveragePrecision(10.0, 20.0, None)})
 RECORD = DetectionRecord("/a/boxes", "coco", 0.5, {"steps": 2}, 8, 4, [1.0, 0.5], SCORES, untrained={"boxes": SCORES})

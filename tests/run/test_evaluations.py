@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import us3l
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.evaluations import (
     EvaluationRecord,
@@ -20,6 +19,7 @@ from us3l.run.evaluations import (
 )
 from us3l.run.identity import DataIdentity
 from us3l.run.probes import keep_probes, read_probes
+from us3l.system.errors import UserError
 
 SCORE = Score(50.0, None, 40.0, 60.0, (50.0, None))
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from us3l.cli.main import main
-from us3l.errors import Caution
+from us3l.commands.main import main
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
 from us3l.run.checkpoints import load_checkpoint
@@ -14,7 +13,8 @@ from us3l.run.detections import find_detection
 from us3l.run.evaluations import find_evaluation, read_evaluations
 from us3l.run.probes import read_probes
 from us3l.run.records import Gauges, StepRecord, read_history, read_records
-from us3l.training.run import config_of
+from us3l.system.errors import Caution
+from us3l.training.run_config import config_of
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "run-1"
 

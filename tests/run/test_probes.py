@@ -5,9 +5,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from us3l.errors import UserError
 from us3l.run.probes import Probes, load_probes, write_probes
 from us3l.run.weights import Weights
+from us3l.system.errors import UserError
 
 LINEAR = {1.0: (torch.randn(3, 8).double(), torch.randn(3).double()), 0.25: (torch.eye(3), torch.zeros(3))}
 WEIGHTS = Weights("a" * 64, {"1": "b" * 16})

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import us3l
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.profiles import (
     Agreement,
@@ -22,6 +21,7 @@ from us3l.run.profiles import (
     read_profile,
     write_profile,
 )
+from us3l.system.errors import UserError
 
 COSTS = [Costs(1.0, 400, 4000, 1600, 3000), Costs(0.5, 100, 1000, 400, 1500)]
 TIMES = [Latency(1.0, "torch", 1, 5.0, 6.0), Latency(0.5, "torch", 1, 2.0, 3.0), Latency(0.5, "onnx", 8, 9.0, 9.5)]

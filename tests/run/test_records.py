@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.records import (
     Gauges,
@@ -17,6 +16,7 @@ from us3l.run.records import (
     read_records,
     read_starts,
 )
+from us3l.system.errors import UserError
 
 START = Start("2026-01-01 10:00:00", 0, 4, 64, 32, 2, "cpu", "0.1.0", "2.14.1")
 RECORDS = [
@@ -107,7 +107,7 @@ def test_a_resumed_run_cuts_what_it_will_write_again(run):
 
 
 def test_a_log_line_is_one_line_and_no_link_is_followed(tmp_path):
-    from us3l.files import append_lines
+    from us3l.system.files import append_lines
 
     append_lines(tmp_path / "log", ["a\nb\r\x1b[31m\u2028c \udcff"])
     assert (tmp_path / "log").read_text() == "a\\nb\\r\\x1b[31m\\u2028c \\udcff\n"

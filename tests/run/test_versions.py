@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.described import write_described
 from us3l.run.finetuned import finetuned_file, read_finetuned
 from us3l.run.probes import load_probes
+from us3l.system.errors import UserError
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "run-1"
 

@@ -11,18 +11,19 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 
 import us3l
 from tests.made_runs import make_run
-from us3l.cli.main import main
-from us3l.errors import UserError
+from us3l.commands.main import main
 from us3l.evaluation.unlabelled import linear_cka
-from us3l.reporting.facts import run_facts
-from us3l.reporting.searches import bars
+from us3l.reporting.run_page import run_facts
+from us3l.reporting.search_tables import bars
 from us3l.run.searches import SCORES, ScoreLog, read_search, search_file
 from us3l.searching.evolution import Evolution
 from us3l.searching.judging import Judge
 from us3l.searching.pricing import BlockTimes, Prices, named
-from us3l.searching.space import Space
-from us3l.stopping import Interrupted
-from us3l.width import Subnet, as_plain
+from us3l.searching.search_space import Space
+from us3l.system.errors import UserError
+from us3l.system.files import as_plain
+from us3l.system.stopping import Interrupted
+from us3l.width import Width
 
 FEW = {"candidates": 12, "images": 50}
 
@@ -69,18 +70,18 @@ def test_picking_and_profiling_know_it(run, record):
         one.score for one in record.networks if one.figures["macs"] <= picked.budgets["macs"]
     )
     found = us3l.profile(run, repeats=1, device="here")
-    assert record.best in {row["width"] for row in found.rows if row.get("p50_ms")}
+    assert record.best.as_plain() in {row["width"] for row in found.rows if row.get("p50_ms")}
 
 
 def test_the_page_draws_it(run, record):
     facts = run_facts(run, "digits", run.network, 16)
     (one,) = (one for one in facts["searches"] if one["name"] == record.name)
-    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    assert json.loads(json.dumps(facts, allow_nan=False, default=as_plain)) == facts
     searched, plain = one["chart"]["series"]
     assert searched["points"][-1][1] == pytest.approx(100)
     assert all("-" not in name for _, _, name in plain["points"])
     rows = {row[0]: row for row in one["table"]["rows"]}
-    assert rows[as_plain(record.best)][1] == bars(record.best, (2, 2, 2, 2))
+    assert rows[record.best.as_plain()][1] == bars(record.best, (2, 2, 2, 2))
     assert rows[1.0][1] == "██ ██ ██ ██"
     assert one["table"]["columns"][1]["name"] == "stages"
 
@@ -96,7 +97,7 @@ def test_the_same_seed_finds_the_same_and_a_stopped_search_goes_the_same_way(run
                 raise Interrupted("now")
             return super().__call__(width)
 
-    monkeypatch.setattr("us3l.searching.finding.Judge", Killed)
+    monkeypatch.setattr("us3l.searching.searcher.Judge", Killed)
     settings = {"macs": budget(run), "depth": True, "name": "again"} | FEW
     with pytest.raises(Interrupted):
         us3l.search(run, **settings)
@@ -183,7 +184,7 @@ def test_judging_leaves_the_network_as_it_was(run):
     images = torch.randn(60, 3, 16, 16)
     judge = Judge(net, images)
     assert judge(1.0) == 100
-    subnet = Subnet((1, 0.25, 1, 0.25))
+    subnet = Width((1, 0.25, 1, 0.25))
     assert 0 <= judge(subnet) < 100
     assert {key: kept.statistics for key, kept in net.statistics.items()} == before
     features = judge.features(subnet)
@@ -207,7 +208,7 @@ def test_linear_cka_is_its_formula():
 def test_latencies_are_sums_of_blocks_that_are_timed_once(run):
     net, kept = run.network, []
     times = BlockTimes(net, 16, keep=lambda *one: kept.append(one))
-    one, other = Subnet((1, 1, 1, 0.25)), Subnet((1, 1, 1, 1), (2, 2, 2, 1))
+    one, other = Width((1, 1, 1, 0.25)), Width((1, 1, 1, 1), (2, 2, 2, 1))
     first, second = times(one), times(other)
     assert len(kept) == len(dict(kept)) == len(times.known)
     shared = len(times.known)

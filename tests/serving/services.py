@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import us3l.serving.model
-from tests.deploy.conftest import bundle, small
+from tests.conftest import bundle, small
 from us3l.run import Run
 from us3l.run.probes import Probes, write_probes
 from us3l.serving.settings import ServiceSettings
@@ -58,7 +58,7 @@ class Client:
 @contextlib.contextmanager
 def serving(model, backend="torch", wait=True, **settings):
     """A client of a service that runs in a thread."""
-    from us3l.serving.starting import listening
+    from us3l.serving.start import listening
 
     named = ("host", "space", "port", "head", "token_file", "int8", "threads")
     others = {name: settings.pop(name) for name in named if name in settings}

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from tests.serving.services import encoded, save_run, serving
-from us3l.deploy.runtime import Runtime
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.spaces import keep_space
-from us3l.serving.starting import listening, processors, usual_threads
+from us3l.runtime.runtime import Runtime
+from us3l.serving.start import listening, processors, usual_threads
+from us3l.system.errors import UserError
 
 KINDS = [("PNG", "RGB"), ("JPEG", "RGB"), ("JPEG", "L"), ("GIF", "P"), ("BMP", "RGB"), ("WEBP", "RGB"), ("PNG", "RGBA")]
 

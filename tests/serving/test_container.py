@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from us3l.cli.parse import parse
-from us3l.cli.serve import Serve
+from us3l.commands.parse import parse
+from us3l.commands.serve import Serve
 
 ROOT = Path(__file__).parents[2]
 container = SimpleNamespace(**runpy.run_path(str(ROOT / "tools" / "container.py")))

@@ -14,7 +14,7 @@ from PIL import Image
 
 import us3l.serving.model
 from tests.serving.services import WAIT, encoded, serving
-from us3l.cli import serve
+from us3l.commands import serve
 from us3l.serving.guarding import LoopGuard
 from us3l.serving.model import RETRY, SMALL_FILE, TRIES, QuickerRun, ServedModel, quick_to_read
 from us3l.serving.server import KEEP_ALIVE

@@ -8,8 +8,8 @@ import pytest
 
 from tests.serving.services import encoded, serving
 from tests.serving.test_answers import form
-from us3l.errors import UserError
 from us3l.serving.settings import ServiceSettings
+from us3l.system.errors import UserError
 
 IMAGE = encoded()
 TEXT = b64encode(IMAGE).decode()

@@ -15,14 +15,14 @@ import torch
 
 import us3l
 from tests.serving.services import WAIT, encoded, save_run, serving
-from us3l.cli.main import main
-from us3l.errors import Caution
+from us3l.commands.main import main
 from us3l.serving.model import ServedModel
 from us3l.serving.refusals import Refusal
 from us3l.serving.server import OneWrite, listen
 from us3l.serving.service import HEADROOM, LEAST_HEADROOM, STEP, Service
 from us3l.serving.settings import ServiceSettings
-from us3l.serving.starting import listening
+from us3l.serving.start import listening
+from us3l.system.errors import Caution
 
 IMAGE = encoded()
 

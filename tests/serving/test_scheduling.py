@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from us3l.errors import UserError
 from us3l.serving.refusals import Refusal
 from us3l.serving.scheduling import QueuedRequest, Scheduler
+from us3l.system.errors import UserError
 
 WAIT = 60
 

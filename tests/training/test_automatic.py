@@ -10,19 +10,19 @@ import pytest
 import torch
 from PIL import Image
 
-from us3l.cli.main import main
+from us3l.commands.main import main
+from us3l.data.cached import cached_bytes
 from us3l.data.catalogue import Catalogue
-from us3l.data.keeping import kept_bytes
-from us3l.data.spec import Views
-from us3l.data.stream import ImageFiles
-from us3l.errors import UserError
+from us3l.data.streamed import ImageFiles
+from us3l.data.view_settings import Views
 from us3l.families import BACKBONES, create, options_for
 from us3l.run import Run
+from us3l.system.errors import UserError
 from us3l.training import facts as looking
 from us3l.training.automatic import BYTES, Situation, choose, step_bytes
 from us3l.training.facts import look
 from us3l.training.recipes import RECIPES, Network, Recipe, named
-from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.run_config import Machine, RunConfig, config_of
 from us3l.verbs import pretrain
 
 GIB = 2**30
@@ -115,7 +115,7 @@ def test_nothing_is_chosen_that_does_not_fit(given: dict[str, Any]) -> None:
         assert told == (step_bytes(choice.config) > facts.step_memory)
         assert not told or given or (gpu_memory or memory) < 4 * GIB
         machine = choice.config.machine
-        kept = kept_bytes(facts.shapes, images, choice.config.recipe.views)
+        kept = cached_bytes(facts.shapes, images, choice.config.recipe.views)
         assert machine.stream or kept > machine.memory_gib * GIB or kept <= memory / 2  # what opening would refuse
 
 
@@ -196,7 +196,7 @@ def test_the_command_says_what_it_chose_and_keeps_it(
             run.start(config)
 
     monkeypatch.setattr(looking, "available_memory", lambda: 16 * GIB)
-    monkeypatch.setattr("us3l.cli.report.after", lambda _: None)
+    monkeypatch.setattr("us3l.commands.report.after", lambda _: None)
     monkeypatch.setattr("us3l.training.loop.pretrain", train)
     command = ["pretrain", str(photos), "--out", str(run.folder)]
     typed = ["--base", "8", "--batch", "8", "--dim=16", "--no-max-first", "--hue", "0.1", "--accelerator", "cpu"]

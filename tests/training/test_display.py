@@ -6,9 +6,9 @@ from typing import get_args, get_type_hints
 import pytest
 from rich.console import Console
 
-from us3l import progress
 from us3l.objective.spec import Objective
-from us3l.progress import SILENT, Counting, Screen, clock
+from us3l.system import progress
+from us3l.system.progress import SILENT, Counting, Screen, clock
 from us3l.training.display import LOSSES, SPREAD, Display, losses_line
 
 

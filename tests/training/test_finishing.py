@@ -9,19 +9,19 @@ import torch
 from lightning_fabric import Fabric
 
 import us3l
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, load
-from us3l.errors import UserError
-from us3l.files import read_json
-from us3l.progress import SILENT
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
-from us3l.seeds import seeded
+from us3l.system.errors import UserError
+from us3l.system.files import read_json
+from us3l.system.progress import SILENT
+from us3l.system.seeds import seeded
 from us3l.training import finishing, loop
 from us3l.training.display import Display
 from us3l.training.recipes import Network, named
-from us3l.training.run import Machine, RunConfig
+from us3l.training.run_config import Machine, RunConfig
 from us3l.training.trainer import Trainer
 from us3l.verbs.pretraining import with_weights
 

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import us3l
-from us3l.cli.main import main
-from us3l.errors import UserError
+from us3l.commands.main import main
 from us3l.run.checkpoints import load_checkpoint
+from us3l.system.errors import UserError
 from us3l.training.initial import open_pretrained
-from us3l.training.run import RunConfig, config_of
+from us3l.training.run_config import RunConfig, config_of
 from us3l.training.trainer import Trainer, new_network
 
 TINY: dict[str, Any] = {"images": 32, "batch_size": 16, "max_steps": 2, "calibration": 16, "size": 16, "min_width": 0.5}

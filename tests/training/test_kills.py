@@ -7,7 +7,7 @@ import sys
 import pytest
 from PIL import Image
 
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data.sources import load
 
 NETWORK = "--accelerator cpu --backbone vit_tiny --base 12 --heads 1 --depth 1 --patch 4 --size 8".split()

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.training.test_loop import CONFIG, pretrain
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.records import Gauges, Skipped, Start, StepRecord, append_start, cut_records, read_records
-from us3l.stopping import Interrupted
+from us3l.system.errors import UserError
+from us3l.system.stopping import Interrupted
 from us3l.training import loggers, loop
 from us3l.training.loggers import Recorder, values_of
 

@@ -10,11 +10,10 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from us3l.data.sources import ImageSet
-from us3l.errors import UserError
 from us3l.families.family import as_family
+from us3l.system.errors import UserError
 from us3l.training.recipes import MINI, Network, Recipe, named
 from us3l.training.trainer import Trainer, new_network
-from us3l.width import Subnet
 
 RECIPE = replace(
     MINI,
@@ -33,8 +32,8 @@ PER_WIDTH = replace(RECIPE, objective=replace(RECIPE.objective, update="per-widt
 def test_a_resumed_training_goes_the_same_way_to_the_bit(tiny_digits: ImageSet, recipe: Recipe) -> None:
     whole = Trainer(recipe, tiny_digits, Fabric(accelerator="cpu"))
     drawn = [whole.widths(step) for step in range(4)]
-    assert all(isinstance(widths[1], Subnet) and widths[0] == 1.0 for widths in drawn)
-    assert any(isinstance(widths[1], Subnet) and widths[1].depths for widths in drawn)
+    assert all(not widths[1].plain and widths[0] == 1.0 for widths in drawn)
+    assert any(not widths[1].plain and widths[1].depths for widths in drawn)
     results = [whole.train_step() for _ in range(2)]
     state = copy.deepcopy(whole.state())
     results += [whole.train_step() for _ in range(2)]
@@ -70,7 +69,7 @@ def test_an_update_leaves_blocks_alone_that_its_network_does_not_have(
         widths = trainer.train_step().widths
         expected = [
             {stage for stage, depth in enumerate(width.depths or (2, 2, 2, 2), start=1) if depth == 2}
-            if isinstance(width, Subnet)
+            if not width.plain
             else {1, 2, 3, 4}
             for width in widths
         ]

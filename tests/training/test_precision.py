@@ -7,11 +7,10 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
 
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.training import loop
 from us3l.training.recipes import MINI, Network, Optimiser
-from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.run_config import Machine, RunConfig, config_of
 from us3l.training.trainer import Trainer
 
 TINY = replace(
@@ -66,7 +65,7 @@ def test_a_scale_that_is_too_high_falls_and_comes_back_with_the_checkpoint(tiny_
 
 
 def test_a_run_gets_the_precision_of_its_device_and_keeps_it(tmp_path, tiny_digits, monkeypatch):
-    monkeypatch.setattr("us3l.training.run.precision_here", lambda *_, **__: "bf16-mixed")
+    monkeypatch.setattr("us3l.training.run_config.precision_here", lambda *_, **__: "bf16-mixed")
     config = RunConfig("digits", replace(TINY, max_steps=1), Machine("cpu", calibrated_widths=(1.0,)))
     loop.pretrain(config, Run(tmp_path / "run"), lambda: tiny_digits)
     assert config_of(Run(tmp_path / "run")).machine.precision == "bf16-mixed"
@@ -76,14 +75,11 @@ def test_a_run_gets_the_precision_of_its_device_and_keeps_it(tmp_path, tiny_digi
 def test_a_precision_that_was_asked_for_stays(monkeypatch):
     asked = []
 
-    def here(accelerator, scaling):
-        asked.append((accelerator, scaling))
-        return "16-mixed" if scaling else "32-true"
+    def here(accelerator):
+        asked.append(accelerator)
+        return "16-mixed"
 
-    monkeypatch.setattr("us3l.training.run.precision_here", here)
+    monkeypatch.setattr("us3l.training.run_config.precision_here", here)
     assert Machine(precision="32-true").settled().precision == "32-true"
     assert Machine(accelerator="cuda").settled().precision == "16-mixed"
-    assert Machine(fsdp=True).settled().precision == "32-true"  # gradients cannot be scaled there
-    assert asked == [("cuda", True), ("auto", False)]
-    with pytest.raises(UserError, match="no scaled gradients"):
-        Machine(fsdp=True, precision="16-mixed")
+    assert asked == ["cuda"]

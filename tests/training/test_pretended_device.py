@@ -11,20 +11,21 @@ from tests import pretended
 from tests.pretended import DEVICE, MixedDevicesError, Pretended, PretendedDevice, WaitError
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import find
-from us3l.evaluation import evaluate_finetuned, evaluate_frozen, evaluate_paper
 from us3l.evaluation.classifiers import descend, new_head
+from us3l.evaluation.frozen import evaluate_frozen
 from us3l.evaluation.protocols import finetuning
+from us3l.evaluation.trained import evaluate_finetuned, evaluate_paper
 from us3l.objective.learner import Learner
 from us3l.objective.methods import METHODS
-from us3l.progress import SILENT
 from us3l.run import Run
-from us3l.seeds import seeded
+from us3l.system.progress import SILENT
+from us3l.system.seeds import seeded
 from us3l.training import loop
 from us3l.training.display import Display
 from us3l.training.loggers import Recorder
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import MINI, Network
-from us3l.training.run import Machine, RunConfig
+from us3l.training.run_config import Machine, RunConfig
 from us3l.training.trainer import Trainer
 
 TINY = replace(

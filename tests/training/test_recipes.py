@@ -2,9 +2,9 @@
 
 import pytest
 
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.training.recipes import CIFAR, MINI, named
-from us3l.training.run import RunConfig
+from us3l.training.run_config import RunConfig
 from us3l.training.settings import changed
 
 
@@ -15,8 +15,8 @@ def configured(monkeypatch, tmp_path):
     monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, *_: found.append(config.recipe))
 
     def run(*arguments):
-        monkeypatch.setattr("us3l.cli.report.after", lambda _: None)
-        monkeypatch.setattr("us3l.cli.pretrain.config_of", lambda _: RunConfig())
+        monkeypatch.setattr("us3l.commands.report.after", lambda _: None)
+        monkeypatch.setattr("us3l.commands.pretrain.config_of", lambda _: RunConfig())
         assert main(["pretrain", "photos", "--out", str(tmp_path / "run"), "--recipe", "mini", *arguments]) == 0
         return found.pop()
 

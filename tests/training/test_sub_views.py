@@ -8,15 +8,15 @@ import torch
 from lightning_fabric import Fabric
 from PIL import Image
 
-from us3l.data import reading
+from us3l.data import crops
+from us3l.data.augment import two_views
 from us3l.data.sources import find, load
-from us3l.data.views import two_views
-from us3l.errors import UserError
-from us3l.seeds import seed_from, seeded
+from us3l.system.errors import UserError
+from us3l.system.seeds import seed_from, seeded
 from us3l.training.loop import step_cost
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import MINI, Network, Recipe
-from us3l.training.run import Machine
+from us3l.training.run_config import Machine
 from us3l.training.trainer import Trainer
 
 SMALL = replace(
@@ -145,8 +145,8 @@ def test_streamed_sub_networks_see_the_same_images(tmp_path):
 def test_streamed_images_are_decoded_once_for_all_views(sources, monkeypatch):
     monkeypatch.setenv("US3L_WORKERS", "0")
     decoded: list[object] = []
-    decode = reading.decode
-    monkeypatch.setattr(reading, "decode", lambda encoded, **by: decoded.append(encoded) or decode(encoded, **by))
+    decode = crops.decode
+    monkeypatch.setattr(crops, "decode", lambda encoded, **by: decoded.append(encoded) or decode(encoded, **by))
     ours = trainer(sources["streamed"], sub_crop=0.9, sub_size=12)
     batch = ours.read_batch()
     assert [view.shape[-1] for view in batch.views] == [16, 16, 12, 12]

@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import us3l
-from us3l.cli.main import main
-from us3l.data.views import normalise
-from us3l.errors import UserError
+from us3l.commands.main import main
+from us3l.data.augment import normalise
 from us3l.run.checkpoints import load_checkpoint
+from us3l.system.errors import UserError
 from us3l.training.initial import open_pretrained, without_classifier
 from us3l.training.recipes import MINI, Network
-from us3l.training.run import config_of
+from us3l.training.run_config import config_of
 from us3l.training.teacher import OwnWay, open_teacher
 from us3l.training.trainer import Trainer, new_network, new_teacher
 

@@ -12,18 +12,18 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from us3l.cli.main import main
+from us3l.commands.main import main
 from us3l.data.sources import load
 from us3l.distributed.peers import Peers
-from us3l.errors import UserError
-from us3l.progress import Screen
 from us3l.run import Run
 from us3l.run.checkpoints import MARK, TRAILER, load_checkpoint, save_checkpoint
 from us3l.run.config import write_config
-from us3l.stopping import Interrupted
+from us3l.system.errors import UserError
+from us3l.system.progress import Screen
+from us3l.system.stopping import Interrupted
 from us3l.training import loop
 from us3l.training.recipes import Network, named
-from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.run_config import Machine, RunConfig, config_of
 from us3l.training.trainer import Trainer
 from us3l.verbs import pretraining
 

@@ -8,10 +8,10 @@ import torch
 from lightning_fabric import Fabric
 
 from us3l.data.sources import ImageSet, load
-from us3l.errors import UserError
 from us3l.objective.spec import Objective
+from us3l.system.errors import UserError
 from us3l.training.recipes import MINI, Network, Optimiser
-from us3l.training.run import Machine
+from us3l.training.run_config import Machine
 from us3l.training.trainer import Trainer
 
 APART = replace(

@@ -1,1 +1,1 @@
-"""What `us3l doctor` does: looks at a machine, checks and measures it, and says what would suit it."""
+"""What `us3l doctor` does: lists what a machine has, and checks that its device computes what the CPU computes."""

@@ -1,53 +1,84 @@
-"""What there is on this machine: cores, memory, devices, versions."""
+"""List what this machine has: cores, memory, devices, versions, optional extras, image decoders."""
 
 from __future__ import annotations
 
-import math
 import os
 import platform
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
 
+import psutil
 import torch
 from PIL import features
 
-from us3l.checkup.findings import Gpu, Inventory
-from us3l.data.decode import quick_decoder
-from us3l.data.memory import available_memory
-from us3l.devices import processor_name
+from us3l.data.loader import usable_cores
+from us3l.system.devices import processor_name
 
 NEEDED = ("torch", "torchvision", "lightning-fabric", "numpy", "pillow", "pyarrow", "safetensors")
 EXTRAS = {
     "deploy": ("nncf", "onnx", "onnxruntime", "onnxscript", "openvino"),
     "executorch": ("executorch",),
     "detect": ("pycocotools",),
-    "serve": ("httptools", "prometheus_client", "python_multipart", "simplejpeg", "starlette", "uvicorn"),
+    "serve": ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
     "lars": ("timm",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
     "search": ("faiss",),
     "hub": ("huggingface_hub",),
-    "jpeg": ("simplejpeg",),
     "timm": ("timm",),
 }
 """The modules of each optional extra of pyproject.toml that users ask for."""
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """A CUDA device."""
+
+    name: str
+    memory: int
+    """Bytes."""
+    capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What a machine has."""
+
+    system: str
+    processor: str
+    cores: int
+    usable_cores: int
+    """The cores that this process may use."""
+    memory: int
+    """Bytes."""
+    available_memory: int
+    device: str
+    """The device that was checked: cuda, mps or cpu."""
+    gpus: list[Gpu]
+    versions: dict[str, str]
+    """Of Python, PyTorch and the libraries that us3l needs; of CUDA and cuDNN, if PyTorch was built with them."""
+    extras: dict[str, list[str]]
+    """The modules that each optional extra lacks; an empty list if it is installed."""
+    decoders: dict[str, str]
+    """The libraries that decode each image format."""
+
+
 def take_inventory(device: torch.device) -> Inventory:
-    """Look around.
+    """Return what this machine has.
 
     Args:
-        device: The one that is going to be checked.
+        device: The device that is checked.
     """
+    memory = psutil.virtual_memory()
     return Inventory(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",  # without the machine's name
         processor=processor_name(),
         cores=os.cpu_count() or 1,
         usable_cores=usable_cores(),
-        memory=total_memory(),
-        available_memory=available_memory(),
+        memory=memory.total,
+        available_memory=memory.available,
         device=device.type,
         gpus=gpus(),
         versions=versions(),
@@ -56,57 +87,34 @@ def take_inventory(device: torch.device) -> Inventory:
     )
 
 
-def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """The cores that this process may use.
-
-    Args:
-        quota: Where a container's share of them is written: microseconds, or "max", of each period.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        allowed, period = quota.read_text(encoding="utf-8").split()
-        return max(1, min(cores, math.ceil(int(allowed) / int(period))))
-    except (OSError, ValueError, ZeroDivisionError):
-        return cores
-
-
-def total_memory() -> int | None:
-    """Bytes, if the system says."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
 def gpus() -> list[Gpu]:
-    """The CUDA devices."""
-    found = []
+    """Return the CUDA devices."""
+    devices = []
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         about = torch.cuda.get_device_properties(number)
-        found.append(Gpu(about.name, about.total_memory, (about.major, about.minor)))
-    return found
+        devices.append(Gpu(about.name, about.total_memory, (about.major, about.minor)))
+    return devices
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the libraries that us3l needs."""
+    numbers = {"python": platform.python_version()}
     for name in NEEDED:
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "missing"
+            numbers[name] = "missing"
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+        numbers["cuda"] = torch.version.cuda
     if torch.backends.cudnn.is_available():
-        found["cudnn"] = str(torch.backends.cudnn.version())
-    return found
+        numbers["cudnn"] = str(torch.backends.cudnn.version())
+    return numbers
 
 
 def decoders() -> dict[str, str]:
-    """What decodes each kind of image that may be missing."""
+    """Return the library that decodes each image format, or "missing"."""
     pillow = {"jpeg": "jpg", "png": "zlib", "webp": "webp", "tiff": "libtiff"}
-    found = {name: "Pillow" if features.check(part) else "missing" for name, part in pillow.items()}
+    names = {name: "Pillow" if features.check(part) else "missing" for name, part in pillow.items()}
     turbo = features.version("libjpeg_turbo")
-    found["jpeg"] += f" (libjpeg-turbo {turbo})" if turbo else ""
-    if quick_decoder() is not None:
-        found["jpeg"] += ", simplejpeg" if find_spec("simplejpeg") else ", torchvision"
-    return found
+    names["jpeg"] += f" (libjpeg-turbo {turbo})" if turbo else ""
+    return names

@@ -1,20 +1,53 @@
-"""What a source of images holds, known before any image is decoded."""
+"""What a source of images holds, known before any image is decoded: names, labels, splits."""
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from us3l.data.decode import Encoded
+from us3l.data.decode import Deep, Encoded
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-TRAIN = re.compile(r"(train|training)\d*", re.IGNORECASE)
-TEST = re.compile(r"(test|val|valid|validation)\d*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Names:
+    """Strings in two arrays: a million file names take 30 MB, as Python's own objects 100 and more.
+
+    Arrays are also what forked processes share without copying, and what a file can hold as it is.
+
+    >>> names = Names.packed(["cat/1.png", "dog/2.png"])
+    >>> len(names), names[1], list(names)
+    (2, 'dog/2.png', ['cat/1.png', 'dog/2.png'])
+    """
+
+    text: np.ndarray
+    """uint8: all of them, one after the other; file names may be no valid UTF-8, and are kept as they are."""
+    ends: np.ndarray
+    """int64: where each ends."""
+
+    @classmethod
+    def packed(cls, names: Iterable[str]) -> Names:
+        text, ends = bytearray(), array("q")
+        for name in names:
+            text += name.encode(errors="surrogateescape")
+            ends.append(len(text))
+        return cls(np.frombuffer(text, np.uint8), np.frombuffer(ends, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> str:
+        start = self.ends[index - 1] if index > 0 else 0
+        return self.text[start : self.ends[index]].tobytes().decode(errors="surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[index] for index in range(len(self)))
 
 
 @dataclass(frozen=True)
@@ -46,11 +79,17 @@ class Catalogue:
     """The encoded bytes of images, as far as they are known without reading them."""
     left_out: str = ""
     """What to say of files in the source that are not images of a kind that is read."""
+    unreadable: Sequence[str] = ()
+    """Folders and links in which there may be more images, each with the reason why they cannot be read."""
     numbered: bool = False
     """Whether images have numbers only, no names of their own."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def with_white(self, white: int) -> Catalogue:
+        """The same images, integers of more than 8 bits in which this is the value of white."""
+        return replace(self, read=_DeepImages(self, white).read)
 
     def subset(self, chosen: np.ndarray) -> Catalogue:
         """The images at these rising indices, as a pool of their own."""
@@ -80,6 +119,18 @@ class _Some:
 
 
 @dataclass(frozen=True)
+class _DeepImages:
+    """The images of a catalogue, with the value of white."""
+
+    whole: Catalogue
+    white: int
+
+    def read(self, indices: np.ndarray) -> Iterator[Encoded]:
+        for encoded in self.whole.read(indices):
+            yield Deep(encoded, self.white) if isinstance(encoded, Path | bytes) else encoded
+
+
+@dataclass(frozen=True)
 class Pixels:
     """Images that are in memory already."""
 
@@ -100,14 +151,6 @@ def of_pixels(
     images = Pixels(pixels)
     labels = np.full(len(pixels), -1) if labels is None else labels
     return Catalogue(images.name, images.read, labels.astype(np.int64), list(classes), in_test, numbered=True)
-
-
-def split_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names that mean training, and those of the first kind present that means testing."""
-    train = [name for name in names if TRAIN.fullmatch(name)]
-    kinds = {name: match[1].lower() for name in names if (match := TEST.fullmatch(name))}
-    kind = min(kinds.values(), default="", key=["test", "val", "valid", "validation"].index)
-    return train, [name for name in names if kinds.get(name) == kind]
 
 
 def encode_labels(values: Iterable[Any]) -> tuple[np.ndarray, list[str]]:

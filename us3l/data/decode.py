@@ -4,15 +4,16 @@ import os
 import re
 import struct
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
 from stat import S_ISREG
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from simplejpeg import decode_jpeg
 
 
 class Damaged(Exception):
@@ -30,9 +31,18 @@ class Reduced:
     width: int
 
 
-Encoded = Path | bytes | np.ndarray | Image.Image | Reduced | Damaged | None
-"""An image file, its bytes, pixels that need no decoding, an image that Pillow opened, one that was decoded before, why
-that could not be done, or None where there should have been one.
+@dataclass(frozen=True)
+class Deep:
+    """An image of a set whose pixels are integers of more than 8 bits."""
+
+    encoded: Path | bytes
+    white: int
+    """The value of white in all images of the set."""
+
+
+Encoded = Path | bytes | np.ndarray | Image.Image | Reduced | Deep | Damaged | None
+"""An image file, its bytes, pixels that need no decoding, an image that Pillow opened, one that was decoded before, one
+with a range of its own, why that could not be done, or None where there should have been one.
 
 Pixels are H x W x 3, uint8; or H x W, float32: grey ones from 0 to 255.
 """
@@ -56,8 +66,10 @@ REDUCED_FROM = 4  # times the size that is wanted: from there on JPEGs are decod
 REDUCED = ("JPEG", "MPO")  # formats that can be decoded at a fraction of their size
 TURNED_BY = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}  # where Pillow looks for the orientation
 SIDEWAYS = (5, 6, 7, 8)  # orientations of a camera that was turned by a quarter
-
-_quick = False
+TIFF_WIDTH, TIFF_HEIGHT, TIFF_BITS, TIFF_PHOTOMETRIC, TIFF_SAMPLES = 256, 257, 258, 262, 339  # numbers of tags
+WHITE_IS_ZERO, SIGNED = 0, 2  # values of the last two
+WHITES = tuple(2**bits - 1 for bits in (8, 10, 12, 14, 16))
+"""Of pixels in 16 or 32 bits, by the bits that cameras have."""
 
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what counts is whether an image can be decoded
 
@@ -65,7 +77,9 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # what counts is whether an 
 def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | None = None) -> np.ndarray:
     """Upright RGB pixels, H x W x 3 uint8.
 
-    Transparent images are laid on white, 16-bit ones scaled to 8 bits; of an animation the first frame is taken.
+    Transparent images are laid on white; of an animation the first frame is taken. Integers of more than 8 bits are
+    scaled by the value of white that the file declares, or that was measured on its data set; of an image by itself
+    they must reach into the top quarter of 16 bits.
 
     Args:
         encoded: The image.
@@ -76,8 +90,11 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
     Raises:
         Damaged: It cannot be used.
     """
+    white = None
     if isinstance(encoded, Reduced):
         encoded = encoded.pixels
+    elif isinstance(encoded, Deep):
+        encoded, white = encoded.encoded, encoded.white
     if isinstance(encoded, Damaged):
         raise encoded
     if encoded is None:
@@ -87,39 +104,27 @@ def decode(encoded: Encoded, size: int | None = None, by: int = 1, most: int | N
         if size is not None and encoded.shape[:2] != (size, size):
             pixels = np.asarray(_square(Image.fromarray(encoded), size))
         return pixels if pixels.ndim == 3 else np.repeat(pixels.round().astype(np.uint8)[..., None], 3, axis=2)
-    from us3l.data import sandbox
-
-    if sandbox.wanted() and not isinstance(encoded, Image.Image):
-        if most is not None:
-            height, width = sandbox.measure_in_child(encoded)
-            _check_pixels(width, height, most)
-        return sandbox.decode_in_child(encoded, size, by)
-    return decode_here(encoded, size, by, most)
-
-
-def decode_here(
-    encoded: Path | bytes | Image.Image, size: int | None, by: int = 1, most: int | None = None
-) -> np.ndarray:
-    """What `decode` does, in this process."""
     if isinstance(encoded, Image.Image):
-        with REASONS:
-            upright = rgb(ImageOps.exif_transpose(encoded))
+        with as_damaged:
+            upright = _upright(encoded, white)
             return np.asarray(upright if size is None else _square(upright, size))
-    quick = _quick and by == 1
-    if quick and (shape := plain_shape(encoded)):
-        with REASONS:
+    if isinstance(encoded, Path):
+        encoded = _read_file(encoded)
+    fast = by == 1
+    if fast and (shape := plain_shape(encoded)):
+        with as_damaged:
             _check_pixels(shape[1], shape[0], MOST_PIXELS if most is None else most)
             whole = size is None or min(shape) < REDUCED_FROM * size
-            if whole and (pixels := _quickly(encoded)) is not None:
+            if whole and (pixels := _decode_jpeg(encoded)) is not None:
                 return pixels if size is None else _squared(pixels, size)
-        quick = False
-    with REASONS, _open(encoded) as image:
+        fast = False
+    with as_damaged, _open(encoded) as image:
         if most is not None:
             _check_pixels(*image.size, most)
-        quick = quick and size is None and image.format == "JPEG" and image.mode in ("RGB", "L")
-        if quick and _orientation(image) == 1:
+        fast = fast and size is None and image.format == "JPEG" and image.mode in ("RGB", "L")
+        if fast and _orientation(image) == 1:
             _check_pixels(*image.size)
-            if (pixels := _quickly(encoded)) is not None:
+            if (pixels := _decode_jpeg(encoded)) is not None:
                 return pixels
         if size is not None:
             if min(image.size) >= REDUCED_FROM * size:  # else Pillow would find that it cannot
@@ -127,7 +132,7 @@ def decode_here(
         elif by > 1:
             image.draft(None, (image.width // by, image.height // by))
         _check_pixels(*image.size)
-        upright = rgb(image if _orientation(image) == 1 else ImageOps.exif_transpose(image))
+        upright = _upright(image, white)
         return np.asarray(upright if size is None else _square(upright, size))
 
 
@@ -139,27 +144,20 @@ def measure(encoded: Encoded) -> tuple[int, int]:
     """
     if isinstance(encoded, Reduced):
         return encoded.height, encoded.width
+    if isinstance(encoded, Deep):
+        encoded = encoded.encoded
     if isinstance(encoded, Damaged):
         raise encoded
     if encoded is None:
         raise Damaged("no image bytes")
     if isinstance(encoded, np.ndarray):
         return encoded.shape[0], encoded.shape[1]
-    from us3l.data import sandbox
-
-    if sandbox.wanted() and not isinstance(encoded, Image.Image):
-        return sandbox.measure_in_child(encoded)
-    return measure_here(encoded)
-
-
-def measure_here(encoded: Path | bytes | Image.Image) -> tuple[int, int]:
-    """What `measure` does, in this process."""
     if isinstance(encoded, Image.Image):
-        with REASONS:
+        with as_damaged:
             return _upright_size(encoded)
     if shape := plain_shape(encoded):
         return shape
-    with REASONS, _open(encoded) as image:
+    with as_damaged, _open(encoded) as image:
         if image.format not in REDUCED:  # Pillow may have to decode them to find out how they were turned
             _check_pixels(*image.size)
         return _upright_size(image)
@@ -167,7 +165,25 @@ def measure_here(encoded: Path | bytes | Image.Image) -> tuple[int, int]:
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
     width, height = image.size
-    return (width, height) if _orientation(image) in SIDEWAYS else (height, width)
+    sideways = _orientation(image) in SIDEWAYS
+    if sideways and isinstance(image, TiffImageFile):  # of which Pillow may have swapped the sides already
+        sideways = image.size == (image.tag_v2[TIFF_WIDTH], image.tag_v2[TIFF_HEIGHT])
+    return (width, height) if sideways else (height, width)
+
+
+def brightest(encoded: Encoded) -> int | None:
+    """The largest value of an image of integers of more than 8 bits that does not declare its range; else None.
+
+    Raises:
+        Damaged: It cannot be used.
+    """
+    if not isinstance(encoded, Path | bytes) or plain_shape(encoded):
+        return None
+    with as_damaged, _open(_read_file(encoded) if isinstance(encoded, Path) else encoded) as image:
+        if not image.mode.startswith("I") or _declared_white(image) is not None:
+            return None
+        _check_pixels(*image.size)
+        return int(np.asarray(image).max())
 
 
 def fetch(encoded: Encoded) -> Encoded:
@@ -176,11 +192,15 @@ def fetch(encoded: Encoded) -> Encoded:
     Raises:
         Damaged: It cannot be read.
     """
-    if not isinstance(encoded, Path):
-        return encoded
-    with REASONS:
-        _check_file(os.stat(encoded))
-        return encoded.read_bytes()
+    if isinstance(encoded, Deep) and isinstance(encoded.encoded, Path):
+        return Deep(_read_file(encoded.encoded), encoded.white)
+    return _read_file(encoded) if isinstance(encoded, Path) else encoded
+
+
+def _read_file(path: Path) -> bytes:
+    with as_damaged:
+        _check_file(os.stat(path))
+        return path.read_bytes()
 
 
 def _open(encoded: Path | bytes) -> Image.Image:
@@ -200,7 +220,7 @@ def _open(encoded: Path | bytes) -> Image.Image:
     return image
 
 
-class Reasons:
+class _AsDamaged:
     """Whatever is raised inside becomes `Damaged`, with a line that says why. (`contextlib` would take a tenth of the
     time of a small image.)"""
 
@@ -216,7 +236,7 @@ class Reasons:
             raise Damaged(message.splitlines()[0] if message else type(error).__name__) from error
 
 
-REASONS = Reasons()
+as_damaged = _AsDamaged()
 
 
 def _orientation(image: Image.Image) -> int:
@@ -225,53 +245,13 @@ def _orientation(image: Image.Image) -> int:
     return image.getexif().get(ExifTags.Base.Orientation, 1)
 
 
-def quicken(aloud: bool = True) -> None:
-    """From now on let `quick_decoder` decode JPEGs in this process: the same pixels in less time.
+def _decode_jpeg(encoded: Path | bytes) -> np.ndarray | None:
+    """The pixels of a plain JPEG, in less time than Pillow takes; None if simplejpeg refuses it.
 
-    Args:
-        aloud: Also if that is torchvision's, which tells standard error what it thinks of damaged files: for processes
-            of which nobody reads that.
+    Both are built on libjpeg-turbo, and give the same pixels.
     """
-    global _quick
-    _quick = aloud or _simplejpegs_decoder() is not None
-
-
-@cache
-def quick_decoder() -> Callable[[bytes], np.ndarray] | None:
-    """simplejpeg's decoder of JPEGs, if it is installed, else torchvision's, as long as it has one.
-
-    torchvision has deprecated its decoder. All of them, and Pillow, are built on libjpeg-turbo.
-    """
-    return _simplejpegs_decoder() or _torchvisions_decoder()
-
-
-def _simplejpegs_decoder() -> Callable[[bytes], np.ndarray] | None:
     try:
-        from simplejpeg import decode_jpeg as decode_strictly
-    except ImportError:
-        return None
-    return partial(decode_strictly, colorspace="RGB", strict=True)  # what is odd about a file raises ValueError
-
-
-def _torchvisions_decoder() -> Callable[[bytes], np.ndarray] | None:
-    try:
-        from torchvision.io import ImageReadMode, decode_jpeg
-    except ImportError:
-        return None
-    import torch
-
-    def decoded(jpeg: bytes) -> np.ndarray:
-        encoded = torch.frombuffer(bytearray(jpeg), dtype=torch.uint8)
-        return decode_jpeg(encoded, mode=ImageReadMode.RGB).permute(1, 2, 0).numpy()
-
-    return decoded
-
-
-def _quickly(encoded: Path | bytes) -> np.ndarray | None:
-    """The pixels of a plain JPEG; None if the quick decoder cannot decode it, or if there is none."""
-    decoder = quick_decoder()
-    try:
-        return decoder(content(encoded)) if decoder else None
+        return decode_jpeg(content(encoded), colorspace="RGB", strict=True)  # what is odd about a file raises
     except (RuntimeError, ValueError):
         return None  # Pillow says what is wrong with it
 
@@ -312,6 +292,8 @@ def weight(encoded: Encoded) -> int:
     """The bytes of memory that an image takes before it is decoded, about."""
     if isinstance(encoded, Image.Image):
         return 4 * encoded.width * encoded.height
+    if isinstance(encoded, Deep):
+        return weight(encoded.encoded)
     if isinstance(encoded, np.ndarray | Reduced):
         return encoded.nbytes if isinstance(encoded, np.ndarray) else encoded.pixels.nbytes
     return len(encoded) if isinstance(encoded, bytes) else 0
@@ -319,24 +301,25 @@ def weight(encoded: Encoded) -> int:
 
 def content(encoded: Encoded) -> bytes:
     """The bytes of an image as it is kept; none of one that cannot be read."""
+    if isinstance(encoded, Deep):
+        return content(encoded.encoded)
     if isinstance(encoded, Reduced | Damaged):
         return content(encoded.pixels) if isinstance(encoded, Reduced) else b""
     if isinstance(encoded, np.ndarray | Image.Image):
         return encoded.tobytes()
     if isinstance(encoded, Path):
         try:
-            _check_file(os.stat(encoded))
-            return encoded.read_bytes()
-        except (OSError, Damaged):
+            return _read_file(encoded)
+        except Damaged:
             return b""
     return encoded or b""
 
 
-def _check_file(found: os.stat_result) -> None:
-    if not S_ISREG(found.st_mode):  # reading from a pipe or a device might never end
+def _check_file(status: os.stat_result) -> None:
+    if not S_ISREG(status.st_mode):  # reading from a pipe or a device might never end
         raise Damaged("not a file")
-    if found.st_size > LARGEST_FILE:
-        raise Damaged(f"{found.st_size:,} bytes are more than an image may have")
+    if status.st_size > LARGEST_FILE:
+        raise Damaged(f"{status.st_size:,} bytes are more than an image may have")
 
 
 def _squared(pixels: np.ndarray, size: int) -> np.ndarray:
@@ -393,15 +376,46 @@ def _check_scans(jpeg: bytes, width: int, height: int) -> None:
             raise Damaged(f"a JPEG of {width}x{height} pixels in {scans} scans or more")
 
 
-def rgb(image: Image.Image) -> Image.Image:
-    """An image of any mode as RGB."""
+def _upright(image: Image.Image, white: int | None) -> Image.Image:
+    """An image of any mode as RGB, turned upright."""
     if image.mode == "F":
         raise Damaged("floating-point pixels, whose range is unknown")
-    if image.mode.startswith("I"):  # Pillow would clip 16-bit values at 255
-        return Image.fromarray(((np.asarray(image, np.int32).clip(0, 65535) + 128) // 257).astype(np.uint8)).convert(
-            "RGB"
-        )
-    if "A" in image.getbands() or "transparency" in image.info:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
+    deep, deep_colours = image.mode.startswith("I"), ";16" in str(getattr(image, "tile", ""))
+    declared = _declared_white(image) if deep else None
+    inverted = deep and isinstance(image, TiffImageFile) and image.tag_v2.get(TIFF_PHOTOMETRIC) == WHITE_IS_ZERO
+    upright = image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
+    if deep:
+        pixels = _eight_bits(np.asarray(upright), declared or white)
+        return Image.fromarray(255 - pixels if inverted else pixels).convert("RGB")
+    if "A" in upright.getbands() or "transparency" in upright.info:
+        upright = upright.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright).convert("RGB")
+    upright = upright if upright.mode == "RGB" else upright.convert("RGB")
+    if deep_colours and 0 < max(high for _, high in upright.getextrema()) < 64:  # Pillow keeps the upper 8 of 16 bits
+        raise Damaged("colours of 16 bits whose upper quarter is empty, so that their range is unknown; make them 8")
+    return upright
+
+
+def _declared_white(image: Image.Image) -> int | None:
+    """The value of white that a file of integers declares: by TIFF's number of bits, or a PGM's largest value."""
+    if isinstance(image, TiffImageFile):
+        (bits, *_) = image.tag_v2.get(TIFF_BITS, (1,))
+        if bits == 16 and SIGNED in image.tag_v2.get(TIFF_SAMPLES, ()):
+            raise Damaged("signed integers, whose range is unknown; convert it to 8 bits")
+        return 2**bits - 1 if bits < 16 else None
+    scaled = image.format == "PPM" and isinstance(image, ImageFile) and image.tile and image.tile[0][0] == "ppm"
+    return WHITES[-1] if scaled else None  # Pillow has scaled them to that
+
+
+def _eight_bits(values: np.ndarray, white: int | None) -> np.ndarray:
+    """Integers from 0 to white as bytes."""
+    low, high = int(values.min()), int(values.max())
+    if low < 0:
+        raise Damaged(f"values from {low:,} to {high:,}, whose range is unknown; convert it to 8 bits")
+    if white is None:
+        white = WHITES[-1]
+        if high > white or 0 < high <= WHITES[-2]:
+            raise Damaged(f"values up to {high:,}, whose range is unknown; convert it to 8 bits")
+    if high > white:
+        raise Damaged(f"a value of {high:,} where white is {white:,}")
+    return ((values.astype(np.int64) * 255 + white // 2) // white).astype(np.uint8)

@@ -11,24 +11,33 @@ from pathlib import Path
 
 import numpy as np
 
-from us3l.data.catalogue import IMAGE_SUFFIXES, Catalogue, encode_labels, split_names
+from us3l.data.catalogue import IMAGE_SUFFIXES, Catalogue, Names, encode_labels
 from us3l.data.decode import Encoded
 from us3l.data.index import Index, indexed, status
-from us3l.data.names import Names
-from us3l.errors import UserError
+from us3l.data.splits import split_names
+from us3l.system.errors import UserError
+from us3l.system.streams import printable
 
 MOST_KINDS = 3  # of files that are left out, to name
+LONGEST_SHOWN = 120  # letters of a path in a message
 
 
 def open_folder(root: Path) -> Catalogue | None:
     """All images below a folder; None if there are none. What was found in a large folder is kept for the next time."""
-    index = indexed(root, "folder", lambda: _index(root), lambda index: len(index.arrays["labels"]))
-    arrays = index.arrays
+    index = indexed(root, "folder", lambda: _index(root), _worth_keeping)
+    arrays, unreadable = index.arrays, index.values["unreadable"]
     if not len(arrays["labels"]):
+        if unreadable:
+            raise UserError(f"{root}: no images but what cannot be read, such as {unreadable[0]}")
         return None
     names = Names(arrays["text"], arrays["ends"])
     catalogue = listed(root, names, arrays["labels"], index.values["classes"], arrays.get("in_test"))
-    return replace(catalogue, left_out=index.values["left_out"])
+    return replace(catalogue, left_out=index.values["left_out"], unreadable=unreadable)
+
+
+def _worth_keeping(index: Index) -> int:
+    """The number of images; none if some of the folder could not be read, which may change without a sign."""
+    return 0 if index.values["unreadable"] else len(index.arrays["labels"])
 
 
 def open_image(path: Path) -> Catalogue:
@@ -48,7 +57,7 @@ class _Files:
     names: Names
 
     def name(self, index: int) -> str:
-        return self.names[index]
+        return printable(self.names[index])
 
     def read(self, indices: np.ndarray) -> Iterator[Encoded]:
         return (self.root / self.names[index] for index in indices)
@@ -65,13 +74,14 @@ def _size(path: Path) -> int:
 
 
 def _index(root: Path) -> Index:
-    names, witnesses, statuses, left_out = _listing(root)
+    names, witnesses, statuses, left_out, unreadable = _listing(root)
     names, in_test, depth = _parts(names)
     labels, classes = encode_labels(_folder_at(depth, name) for name in names)
     arrays = {"text": names.text, "ends": names.ends, "labels": labels}
     if in_test is not None:
         arrays["in_test"] = in_test
-    return Index(arrays, {"classes": classes, "left_out": left_out.told()}, witnesses, statuses)
+    values = {"classes": list(map(printable, classes)), "left_out": left_out.summary(), "unreadable": unreadable}
+    return Index(arrays, values, witnesses, statuses)
 
 
 def _parts(names: Names) -> tuple[Names, np.ndarray | None, int]:
@@ -103,42 +113,58 @@ class _LeftOut:
         self.first = self.first or name
         self.kinds[os.path.splitext(name)[1].lower() or "without an ending"] += 1
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """In a few words; nothing if there are none."""
         if not self.first:
             return ""
         common = [f"{count:,} {kind}" for kind, count in self.kinds.most_common(MOST_KINDS)]
         more = ["others"] if len(self.kinds) > MOST_KINDS else []
-        return f"{self.kinds.total():,} files of other kinds ({', '.join(common + more)}), such as {self.first}"
+        first = printable(self.first)
+        return f"{self.kinds.total():,} files of other kinds ({', '.join(common + more)}), such as {first}"
 
 
-def _listing(root: Path) -> tuple[Names, Names, np.ndarray, _LeftOut]:
-    """The images below a folder, in order, links followed, without hidden files and folders; the folders read; the
-    files left out."""
+def _listing(root: Path) -> tuple[Names, Names, np.ndarray, _LeftOut, list[str]]:
+    """The images below a folder, in order, links followed, without hidden files and folders; the folders read, and
+    their statuses; the files left out; the folders and links that cannot be read."""
+    unreadable: list[str] = []
     folders: dict[str, os.stat_result] = {}
     left_out = _LeftOut()
     visited: set[tuple[int, int]] = set()
 
     def entries(below: str) -> Iterator[tuple[str, bool]]:
         """The images and folders in a folder, the latter marked."""
-        found = os.stat(root / below)
-        if (found.st_dev, found.st_ino) in visited:  # a link to a folder above would never end
-            return
-        visited.add((found.st_dev, found.st_ino))
-        folders[below] = found  # as it was before its names were read
         here, subfolders = [], set()
-        with os.scandir(root / below) as scanned:
-            for entry in scanned:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir():
-                    subfolders.add(entry.name)
-                elif not is_image(entry.name):
-                    left_out.add(below + entry.name)
-                    continue
-                here.append(entry.name)
+        try:
+            before = os.stat(root / below)
+            if (before.st_dev, before.st_ino) in visited:  # a link to a folder above would never end
+                return
+            with os.scandir(root / below) as scanned:
+                for entry in scanned:
+                    if entry.name.startswith("."):
+                        continue
+                    if is_folder(below, entry):
+                        subfolders.add(entry.name)
+                    elif not is_image(entry.name):
+                        left_out.add(below + entry.name)
+                        continue
+                    here.append(entry.name)
+        except OSError as error:
+            if not below:
+                raise UserError(f"{root}: cannot be read: {error.strerror}") from None
+            unreadable.append(f"{_shortened(below)}: {error.strerror}")
+            return
+        visited.add((before.st_dev, before.st_ino))
+        folders[below] = before  # as it was before its names were read
         for name in sorted(here):
             yield below + name, name in subfolders
+
+    def is_folder(below: str, entry: os.DirEntry[str]) -> bool:
+        try:
+            return entry.is_dir()
+        except OSError as error:  # a link to itself; of an image, whoever reads it says so
+            if not is_image(entry.name):
+                unreadable.append(f"{_shortened(below + entry.name)}: {error.strerror}")
+            return False
 
     def images() -> Iterator[str]:
         unfinished = [entries("")]
@@ -151,12 +177,15 @@ def _listing(root: Path) -> tuple[Names, Names, np.ndarray, _LeftOut]:
             else:
                 unfinished.pop()
 
-    try:
-        names = Names.packed(images())
-    except OSError as error:
-        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    read = np.array([status(found) for found in folders.values()], np.int64)
-    return names, Names.packed(folders), read, left_out
+    names = Names.packed(images())
+    statuses = np.array([status(before) for before in folders.values()], np.int64)
+    return names, Names.packed(folders), statuses, left_out, unreadable
+
+
+def _shortened(name: str) -> str:
+    """A path of any length for a message."""
+    half = LONGEST_SHOWN // 2
+    return printable(name if len(name) <= LONGEST_SHOWN else f"{name[:half]}...{name[-half:]}")
 
 
 def is_image(name: str) -> bool:

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from us3l.data.augment import random_views
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.spec import MEAN, STD, Views
-from us3l.data.views import random_views
-from us3l.errors import UserError
-from us3l.seeds import seed_from, seeded
+from us3l.data.view_settings import MEAN, STD, Views
+from us3l.system.errors import UserError
+from us3l.system.seeds import seed_from, seeded
 
 if TYPE_CHECKING:
-    from us3l.data.stream import ImageFiles
+    from us3l.data.streamed import ImageFiles
 
 OWN_VIEWS = 2  # beside a seed: draws of views that are made beside the others
 STAND_INS = 100  # images that are tried in the place of a damaged one
@@ -58,7 +58,7 @@ class Step:
 
 
 class Images(Protocol):
-    """Images in memory (`ImageSet`) or read when they are needed (`us3l.data.stream.ImageFiles`)."""
+    """Images in memory (`ImageSet`) or read when they are needed (`us3l.data.streamed.ImageFiles`)."""
 
     @property
     def name(self) -> str: ...

@@ -21,11 +21,11 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save_file
 
-from us3l.data.names import Names
-from us3l.files import replacing
+from us3l.data.catalogue import Names
+from us3l.system.files import replacing
 
 CACHE_VARIABLE = "US3L_CACHE"
-FORMAT = 2
+FORMAT = 3
 WORTH_KEEPING = 10_000  # images; fewer are found again in no time
 SETTLED = 2 * 10**9  # nanoseconds; a change within the grain of the file system's clock would not show
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from us3l.data.catalogue import Blocks, Catalogue, encode_labels, split_names
+from us3l.data.catalogue import Blocks, Catalogue, encode_labels
 from us3l.data.decode import Encoded
-from us3l.errors import UserError
-from us3l.streams import one_line
+from us3l.data.splits import split_names
+from us3l.system.errors import UserError
+from us3l.system.streams import one_line
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -34,6 +35,7 @@ def open_parquet(files: Sequence[Path]) -> Catalogue:
     if not sum(counts):
         raise UserError(f"{files[0]}: no rows")
 
+    left_out = next((table.no_classes for table in tables if table.no_classes), "")
     values = (value for table in tables for value in table.labels())
     classes = tables[0].classes
     if len(classes) > 1 and all(table.classes == classes for table in tables):
@@ -45,7 +47,7 @@ def open_parquet(files: Sequence[Path]) -> Catalogue:
 
     in_test = np.repeat([parts[table.path] in test for table in tables], counts) if train and test else None
     joined = _Tables(tables)
-    return Catalogue(joined.name, joined.read, labels, classes, in_test, joined.blocks, joined.sizes)
+    return Catalogue(joined.name, joined.read, labels, classes, in_test, joined.blocks, joined.sizes, left_out)
 
 
 class _Tables:
@@ -143,6 +145,12 @@ class _Table:
         label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
         self.label_type = schema.field(label).type if label else None
         self.label_column = label if label and _is_label(self.label_type) else None
+        self.no_classes = ""
+        """What to say of a column of labels that are not classes."""
+        if label and not (self.label_column and self._are_whole()):
+            kind = one_line(str(self.label_type))
+            self.no_classes = f"the column '{label}' of {path.name}: it holds {kind}, not numbers or names of classes"
+            self.label_column = None
         self.classes = self._classes(schema)
 
     @cached_property
@@ -151,7 +159,7 @@ class _Table:
         import pyarrow.types as kinds
 
         repeated = [self.image_column]
-        if self.label_column and not kinds.is_integer(self.label_type):
+        if self.label_column and (_is_text(self.label_type) or kinds.is_dictionary(self.label_type)):
             repeated.append(self.label_column)
         return self._open(repeated)
 
@@ -190,15 +198,40 @@ class _Table:
         if self.label_column is None:
             yield from repeat(None, self.rows)
             return
-        with self.readable():
-            for batch in self.file.iter_batches(LABELS_AT_ONCE, columns=[self.label_column]):
-                column = batch.column(0)
+        for column in self._label_columns():
+            with self.readable():
                 values: list[Any] | None = None
                 if kinds.is_dictionary(column.type):
                     values, column = column.dictionary.to_pylist(), column.indices
-                for code in column.cast(pa.int64()).to_pylist():
+                codes = column.cast(pa.int64(), safe=not kinds.is_floating(column.type)).to_pylist()
+                for code in codes:
                     value = None if code is None or code < 0 else code
                     yield value if values is None or value is None else values[value]
+
+    def _label_columns(self) -> Iterator[Any]:
+        """The labels of some rows at a time; not-a-numbers, which libraries write for what is missing, are left out."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.types as kinds
+
+        with self.readable():
+            for batch in self.file.iter_batches(LABELS_AT_ONCE, columns=[self.label_column]):
+                column = batch.column(0)
+                if kinds.is_floating(column.type):
+                    column = column.cast(pa.float64())
+                    column = pc.if_else(pc.is_nan(column), None, column)
+                yield column
+
+    def _are_whole(self) -> bool:
+        """Whether labels are whole numbers or names; columns with gaps are often written as numbers with a point."""
+        import pyarrow.compute as pc
+        import pyarrow.types as kinds
+
+        if not kinds.is_floating(self.label_type):
+            return True
+        with self.readable():
+            wholes = (pc.all(pc.equal(pc.floor(column), column)).as_py() for column in self._label_columns())
+            return all(whole is not False for whole in wholes)
 
     def columns(self, group: int) -> Iterator[Any]:
         """The encoded images of a row group: all of a small one, some rows at a time of a large one."""
@@ -239,4 +272,11 @@ def _is_label(kind: Any) -> bool:
     import pyarrow.types as kinds
 
     plain = kind.value_type if kinds.is_dictionary(kind) else kind
-    return kinds.is_integer(plain) or kinds.is_string(plain) or kinds.is_large_string(plain)
+    return _is_text(kind) or kinds.is_integer(plain) or kinds.is_floating(kind) or kinds.is_boolean(kind)
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    plain = kind.value_type if kinds.is_dictionary(kind) else kind
+    return kinds.is_string(plain) or kinds.is_large_string(plain)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from us3l.data.spec import MEAN, STD, Channels
-from us3l.errors import UserError
-from us3l.files import finite
+from us3l.data.view_settings import MEAN, STD, Channels
+from us3l.system.errors import UserError
+from us3l.system.files import finite
 
 if TYPE_CHECKING:
     import numpy as np
@@ -151,7 +151,7 @@ class Preprocessing:
         """
         from torch.nn import functional as F
 
-        from us3l.data.views import normalise
+        from us3l.data.augment import normalise
 
         square = centre(pixels, min(pixels.shape[-2:])).float().div_(255)
         if square.shape[-1] != self.resize:

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from us3l.data.catalogue import IMAGE_SUFFIXES, Blocks, Catalogue, encode_labels, split_names
+from us3l.data.catalogue import IMAGE_SUFFIXES, Blocks, Catalogue, Names, encode_labels
 from us3l.data.decode import LARGEST_FILE, Encoded
 from us3l.data.index import Index, indexed, status, statuses
-from us3l.data.names import Names
-from us3l.errors import UserError
-from us3l.files import read_bytes
+from us3l.data.splits import split_names
+from us3l.system.errors import UserError
+from us3l.system.files import read_bytes
 
 CLASS_FILES = ("classnames.txt", "classes.txt")
 LABEL_KEYS = ("label", "cls")

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from us3l.data.catalogue import Catalogue
-from us3l.data.given import of_dataset, of_files, of_tensor
+from us3l.data.cached import are_small, cache_all, cached_bytes
+from us3l.data.catalogue import IMAGE_SUFFIXES, Catalogue, Names, encode_labels, of_pixels
+from us3l.data.datasets import NAMED_SETS, open_named
+from us3l.data.decode import Encoded
+from us3l.data.folder import is_image, listed, open_folder, open_image
 from us3l.data.images import ImageSet as ImageSet
-from us3l.data.keeping import are_small, keep_all, kept_bytes
-from us3l.data.memory import decode_all
-from us3l.data.named import NAMED_SETS, open_named
-from us3l.data.opening import open_path
-from us3l.data.spec import Views
-from us3l.data.stream import ImageFiles as ImageFiles
-from us3l.errors import UserError, alike, did_you_mean
-from us3l.files import expanded
-from us3l.progress import SILENT, Progress
+from us3l.data.images import check_pixels
+from us3l.data.in_memory import Counter, decode_all
+from us3l.data.parquet import open_parquet
+from us3l.data.shards import open_shards
+from us3l.data.splits import Split as Split
+from us3l.data.splits import choose, is_split_name
+from us3l.data.streamed import ImageFiles as ImageFiles
+from us3l.data.streamed import measure_white
+from us3l.data.view_settings import Views
+from us3l.system.errors import UserError, alike, did_you_mean
+from us3l.system.files import expanded
+from us3l.system.progress import SILENT, Progress
+from us3l.system.streams import printable
 
-Keep = Literal["crops", "views"]
-Split = Literal["train", "test", "all", "pretrain", "every", "learn", "validation"]
 Data = str | Path | Tensor | Sequence[str | Path] | Dataset | ImageSet | ImageFiles
 """What a person calls images: a known name, a path (see docs/data.md), pixels (uint8, N x 3 x H x W), a list of image
 files, a torch data set of images or of (image, label), or a set that is already open."""
 
-TEST_SHARE = 0.2
-VALIDATION_SHARE = 0.1
-SEED = 0  # of splits and subsets: part of what a data set is, never of an experiment
 TRAINING_MEMORY = 2**33  # bytes; a fixed bound, not the memory at hand, as a run must resume as it began
-TOLD = 5  # images to name of those that are left out
+SHOWN = 5  # images to name of those that are left out
+LABELS = ("targets", "labels", "_labels")
+"""Where torchvision's data sets keep the labels of all images."""
 
 
 def open_images(
@@ -48,6 +54,7 @@ def open_images(
     stream: bool = False,
     memory: int | None = None,
     exact: bool = False,
+    labelled: bool = False,
     progress: Progress = SILENT,
 ) -> ImageSet | ImageFiles:
     """Images in memory, or read as they are needed.
@@ -70,6 +77,7 @@ def open_images(
         stream: Read the images as they are needed, however few they are.
         memory: Also read them as needed if they take more bytes than this.
         exact: Resize images in memory as `us3l.data.decode.decode` does, to the bit, which is slower.
+        labelled: Leave out the images without a label, if others have one.
         progress: Told what is worth saying, and how far it is.
 
     Returns:
@@ -78,6 +86,8 @@ def open_images(
     if isinstance(data, ImageSet):
         return _part(data, split, limit)
     files = find(data, split, limit, root, progress)
+    if labelled:
+        files = _labelled(files, progress)
     if stream or (memory is not None and size is not None and files.nbytes(size) > memory):
         progress.say(f"{files.name}: {len(files):,} images, read as they are needed")
         return files
@@ -92,7 +102,6 @@ def open_for_training(
     limit: int | None = None,
     stream: bool = False,
     memory: int = TRAINING_MEMORY,
-    keep: Keep = "crops",
     progress: Progress = SILENT,
 ) -> ImageSet | ImageFiles:
     """Images to make random views of.
@@ -108,22 +117,19 @@ def open_for_training(
         limit: No more than this many images.
         stream: Read the images as they are needed, however few they are.
         memory: Bytes that decoded images may take.
-        keep: "views" keeps centre squares of the size of views, as runs did until version 1.0.
         progress: Told what is worth saying, and how far it is.
     """
-    if isinstance(data, ImageSet) or keep == "views":
-        return open_images(
-            data, split, views.size, limit=limit, stream=stream, memory=memory, exact=True, progress=progress
-        )
+    if isinstance(data, ImageSet):
+        return _part(data, split, limit)
     files = find(data, split, limit, None, progress)
     shapes = [] if stream else files.shapes()
-    if stream or kept_bytes(shapes, len(files), views) > memory:
+    if stream or cached_bytes(shapes, len(files), views) > memory:
         progress.say(f"{files.name}: {len(files):,} images, read as they are needed")
         return files
     if are_small(shapes, views):
         return _decoded(files, views.size, progress, exact=True)
     with progress.counting(f"loading {files.name}") as counting:
-        images = keep_all(files, views, counting.so_far)
+        images = cache_all(files, views, counting.so_far)
     tell_damaged(progress, images.name, images.skipped)
     return images
 
@@ -173,10 +179,17 @@ def find(
     Returns:
         Names, labels and split; nothing is decoded yet.
     """
-    files = _found(data, split, limit, root, progress)
+    files = _files(data, split, limit, root, progress)
     name, source = files.name, files.source
+    if source.sizes is not None and (measured := measure_white(source)):
+        largest, white = measured
+        files = replace(files, source=source.with_white(white))
+        progress.say(
+            f"{name}: integers of up to {largest:,} in a sample, read as {white.bit_length()} bits: white is {white:,}"
+        )
     if source.left_out:
         progress.say(f"{name}: left out {source.left_out}", style="yellow")
+    tell_skipped(progress, f"folders and links of {name}", source.unreadable)
     if split == "pretrain" and source.in_test is None and len(files) < len(source) and limit is None:
         progress.say(
             f"{name}: {len(source) - len(files):,} of {len(source):,} images, a fifth of each class, are held out "
@@ -185,6 +198,16 @@ def find(
     if split == "learn":
         progress.say(f"{name}: a tenth of each class of the training images is held out as validation images")
     return files
+
+
+def _labelled(files: ImageFiles, progress: Progress) -> ImageFiles:
+    """The images that have a label, if any has; the number of the others is said."""
+    has_label = files.source.labels[files.chosen] >= 0
+    if has_label.all() or not has_label.any():
+        return files
+    missing = len(files) - int(has_label.sum())
+    progress.say(f"{files.name}: left out {missing:,} of {len(files):,} images, which have no label", style="yellow")
+    return replace(files, chosen=files.chosen[has_label])
 
 
 def peek(data: Data, limit: int | None = None, progress: Progress = SILENT) -> ImageSet | ImageFiles:
@@ -197,12 +220,12 @@ def peek(data: Data, limit: int | None = None, progress: Progress = SILENT) -> I
     """
     if isinstance(data, ImageSet):
         return _part(data, "pretrain", limit)
-    return _found(data, "pretrain", limit, None, progress)
+    return _files(data, "pretrain", limit, None, progress)
 
 
-def _found(data: object, split: Split, limit: int | None, root: str | Path | None, progress: Progress) -> ImageFiles:
+def _files(data: object, split: Split, limit: int | None, root: str | Path | None, progress: Progress) -> ImageFiles:
     name, source = _open(data, root, progress)
-    chosen = _choose(source.labels, source.in_test, split, limit)
+    chosen = choose(source.labels, source.in_test, split, limit)
     if not len(chosen):
         raise UserError(f"{name}: no images in the {split} split; there are {len(source)} in all")
     return ImageFiles(name, source, chosen)
@@ -214,22 +237,33 @@ def _open(data: object, root: str | Path | None, progress: Progress) -> tuple[st
         chosen = data.chosen
         return data.name, data.source.subset(chosen)
     if isinstance(data, Tensor):
-        return "images", of_tensor(data)
+        return "images", _of_tensor(data)
     if isinstance(data, list | tuple):
-        return "files", of_files(data)
+        return "files", _of_files(data)
     if isinstance(data, str | Path):
         if data in NAMED_SETS:
             return str(data), open_named(str(data), root)
         path = _existing_path(data)
         with progress.counting(f"looking through the shards of {data}") as counting:
-            return path.resolve().name, open_path(path, counting.so_far)
+            return _name(path), _open_path(path, counting.so_far)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         with progress.counting("looking up labels") as counting:
-            return type(data).__name__, of_dataset(data, counting.so_far)
+            return type(data).__name__, _of_dataset(data, counting.so_far)
     raise UserError(
         f"{type(data).__name__} cannot be read as images; give a name, a path, pixels (uint8, N x 3 x H x W), a list "
         "of image files, or a torch data set with a length"
     )
+
+
+def _name(path: Path) -> str:
+    """What to call the images at a path; a folder named after a split says too little: pets/train.
+
+    >>> _name(Path("/photos/pets/train")), _name(Path("/photos/pets"))
+    ('pets/train', 'pets')
+    """
+    resolved = path.resolve()
+    name = f"{resolved.parent.name}/{resolved.name}" if is_split_name(resolved.name) else resolved.name
+    return printable(name)
 
 
 def _decoded(files: ImageFiles, size: int | None, progress: Progress, exact: bool = False) -> ImageSet:
@@ -241,7 +275,7 @@ def _decoded(files: ImageFiles, size: int | None, progress: Progress, exact: boo
 
 def _part(images: ImageSet, split: Split, limit: int | None) -> ImageSet:
     labels = np.full(len(images), -1) if images.labels is None else images.labels.cpu().numpy()
-    chosen = _choose(labels, None, split, limit)
+    chosen = choose(labels, None, split, limit)
     return images if len(chosen) == len(images) else images.subset(torch.from_numpy(chosen))
 
 
@@ -254,10 +288,10 @@ def tell_skipped(progress: Progress, what: str, lines: Sequence[str]) -> None:
     """Say how many of what were left out, and name the first, each by a line."""
     if lines:
         progress.say(f"skipped {len(lines)} {what}:", style="yellow")
-        for line in lines[:TOLD]:
+        for line in lines[:SHOWN]:
             progress.say(f"  {line}")
-        if len(lines) > TOLD:
-            progress.say(f"  and {len(lines) - TOLD} more")
+        if len(lines) > SHOWN:
+            progress.say(f"  and {len(lines) - SHOWN} more")
 
 
 def _existing_path(data: str | Path) -> Path:
@@ -281,40 +315,108 @@ def _beside(path: Path) -> list[str]:
         return []
 
 
-def _choose(labels: np.ndarray, in_test: np.ndarray | None, split: Split, limit: int | None) -> np.ndarray:
-    """Rising indices of the images of a split, no more than `limit`."""
-    if limit is not None and limit < 1:
-        raise UserError(f"limit must be at least 1, not {limit}")
-    part = split
-    if part in ("pretrain", "learn", "validation"):
-        split = "all" if (labels < 0).any() else "train"
-    generator = np.random.default_rng(SEED)
-    if split == "every":
-        in_test = np.zeros(len(labels), bool)
-    if in_test is None:
-        in_test = _held_out(labels, TEST_SHARE, generator) & (split != "all")
-    indices = np.flatnonzero(in_test if split == "test" else ~in_test)
-    if part in ("learn", "validation"):  # a generator of its own: the choices of other splits stay as they were
-        validation = _held_out(labels[indices], VALIDATION_SHARE, np.random.default_rng([SEED, 1]))
-        indices = indices[validation if part == "validation" else ~validation]
-    if limit is None or limit >= len(indices):
-        return indices
-    ranks, _ = _ranks(labels[indices], generator)
-    by_rank = np.lexsort([generator.random(len(indices)), ranks])  # one of each class, then another of each
-    return np.sort(indices[by_rank[:limit]])
+def _open_path(path: Path, progress: Counter) -> Catalogue:
+    """The images at a path; `progress` is called with the number of shards looked through, and of all."""
+    if path.is_dir():
+        for folder in (path, path / "data"):
+            if files := _files_like(folder, "*.parquet"):
+                return open_parquet(files)
+        if images := open_folder(path):
+            return images
+        if shards := _files_like(path, "*.tar") or _files_like(path, "*/*.tar"):
+            return open_shards(path, shards, progress)
+        raise UserError(
+            f"{path}: no images in this folder or below it (looked for {' '.join(IMAGE_SUFFIXES)}), "
+            "and neither *.parquet nor *.tar in it"
+        )
+    if path.suffix.lower() == ".parquet":
+        return open_parquet([path])
+    if path.suffix.lower() == ".tar":
+        return open_shards(path.parent, [path], progress)
+    if is_image(path.name):
+        return open_image(path)
+    raise UserError(
+        f"{path}: neither a folder, a parquet file, a WebDataset shard nor an image; give a folder of images, a "
+        ".parquet or a .tar file"
+    )
 
 
-def _held_out(labels: np.ndarray, share: float, generator: np.random.Generator) -> np.ndarray:
-    """Mark a random share of each class; at least one image of a class that has two."""
-    ranks, counts = _ranks(labels, generator)
-    return ranks < np.maximum(np.round(share * counts), counts > 1)
+def _files_like(folder: Path, pattern: str) -> list[Path]:
+    return sorted(path for path in folder.glob(pattern) if not path.name.startswith(".") and path.is_file())
 
 
-def _ranks(labels: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """For each image its place in a random order of its class, and the size of its class."""
-    _, group, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    shuffled = generator.permutation(len(labels))
-    by_group = shuffled[np.argsort(group[shuffled], kind="stable")]
-    ranks = np.empty(len(labels), int)
-    ranks[by_group] = np.arange(len(labels)) - (np.cumsum(counts) - counts)[group[by_group]]
-    return ranks, counts[group]
+def _of_tensor(images: Tensor) -> Catalogue:
+    """Pixels, N x 3 x H x W, uint8."""
+    check_pixels(images, "images")
+    if not len(images):
+        raise UserError("images: there are none")
+    return of_pixels(images.cpu().permute(0, 2, 3, 1).contiguous().numpy())
+
+
+def _of_files(files: Sequence[str | Path]) -> Catalogue:
+    """Image files by their paths, without labels."""
+    if not files:
+        raise UserError("the list of image files is empty")
+    if wrong := [file for file in files if not isinstance(file, str | Path)]:
+        raise UserError(f"a list of images must hold paths of files, not {type(wrong[0]).__name__}")
+    names = Names.packed(str(expanded(file)) for file in files)
+    return listed(Path(), names, np.full(len(files), -1), [], None)
+
+
+def _of_dataset(dataset: Any, progress: Counter) -> Catalogue:
+    """A data set of images or (image, label), the images by PIL or as uint8 arrays or tensors.
+
+    Labels are where torchvision's data sets have them, else every item is looked at once.
+    """
+    if not len(dataset):
+        raise UserError(f"{type(dataset).__name__}: there are no images in it")
+    items = _Items(dataset)
+    labels = next((values for name in LABELS if _fits(values := getattr(dataset, name, None), dataset)), None)
+    if labels is None and isinstance(dataset[0], tuple | list):
+        labels = []
+        for index in range(len(dataset)):
+            labels.append(dataset[index][1])
+            progress(index + 1, len(dataset))
+    values = [_label(label) for label in labels] if labels is not None else [None] * len(dataset)
+    codes, names = encode_labels(values)
+    numbers = [value for value in values if isinstance(value, int)]
+    classes = getattr(dataset, "classes", None)
+    if not isinstance(classes, list | tuple) or not names or len(numbers) < len(values):
+        classes = ()
+    if classes and max(numbers) < len(classes):
+        codes, names = np.array(numbers, np.int64), [str(name) for name in classes]
+    return Catalogue(items.name, items.read, codes, names, None)
+
+
+def _fits(labels: Any, dataset: Any) -> bool:
+    return labels is not None and hasattr(labels, "__len__") and len(labels) == len(dataset)
+
+
+def _label(value: Any) -> int | str | None:
+    plain = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    good = isinstance(plain, str) or (isinstance(plain, int) and not isinstance(plain, bool) and plain >= 0)
+    return plain if good else None
+
+
+@dataclass(frozen=True)
+class _Items:
+    dataset: Any
+
+    def name(self, index: int) -> str:
+        return f"item {index}"
+
+    def read(self, indices: np.ndarray) -> Iterator[Encoded]:
+        return (self._pixels(int(index)) for index in indices)
+
+    def _pixels(self, index: int) -> Encoded:
+        item = self.dataset[index]
+        image = item[0] if isinstance(item, tuple | list) else item
+        if isinstance(image, Image.Image):
+            return image
+        array = image.cpu().permute(1, 2, 0).numpy() if isinstance(image, Tensor) and image.ndim == 3 else image
+        if not isinstance(array, np.ndarray) or array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+            raise UserError(
+                f"{type(self.dataset).__name__}: item {index} is neither a PIL image nor bytes of red, green and blue "
+                "(uint8; a tensor 3 x H x W, an array H x W x 3)"
+            )
+        return array

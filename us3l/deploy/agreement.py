@@ -9,7 +9,7 @@ from torch import Tensor
 
 from us3l.evaluation.unlabelled import shared_neighbours
 from us3l.slimmable import Slimmable
-from us3l.width import Width
+from us3l.width import FULL, Width
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def agreement(
     def features(width: Width) -> Tensor:
         return torch.cat([net.at(width)(part) for part in images.split(50)])
 
-    full = features(1.0)
+    full = features(FULL)
     found = {}
     for width in widths:
         found[width] = shared_neighbours(features(width), full)

@@ -10,11 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from us3l.errors import UserError
-from us3l.files import parse_json, read_bytes
 from us3l.run.profiles import Latency
 from us3l.slimmable import Slimmable
-from us3l.width import decode
+from us3l.system.errors import UserError
+from us3l.system.files import parse_json, read_bytes
+from us3l.width import Width
 
 
 def read_device_profile(net: Slimmable, path: Path) -> list[Latency]:
@@ -28,7 +28,7 @@ def read_device_profile(net: Slimmable, path: Path) -> list[Latency]:
         if row["backend"] in ("", None):  # another profile's width that was not timed there
             continue
         try:
-            width = decode(str(row["width"]))
+            width = Width(str(row["width"]))
             p50, p95 = (_positive(row[name]) for name in ("p50_ms", "p95_ms"))
             batch = int(row["batch"])
         except (TypeError, ValueError, OverflowError):

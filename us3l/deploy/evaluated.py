@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from us3l.costs import feature_count
 from us3l.data.preprocessing import Preprocessing
-from us3l.errors import UserError
 from us3l.evaluation.finetuned import choose_evaluation, find_finetuned, finetuned_network
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import with_even_parts
@@ -22,6 +21,7 @@ from us3l.run.evaluations import METRICS, read_evaluations, usual_evaluation
 from us3l.run.probes import list_probes, read_probes
 from us3l.run.searches import read_searches
 from us3l.slimmable import Slimmable
+from us3l.system.errors import UserError
 from us3l.width import Width
 
 

@@ -20,12 +20,9 @@ from us3l import __version__
 from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy import example
-from us3l.deploy.backends import Forward
 from us3l.deploy.evaluated import Head
 from us3l.deploy.formats import KEY, KINDS
 from us3l.deploy.proof import Evidence, Proof, outputs_of, prove_float, prove_int8, prove_size
-from us3l.errors import UserError
-from us3l.files import checksum, replacing
 from us3l.run.bundles import (
     MANIFEST,
     SHARED,
@@ -37,8 +34,11 @@ from us3l.run.bundles import (
     encode_floats,
     read_bundle,
 )
+from us3l.runtime.backends import Forward
 from us3l.slimmable import Slimmable
-from us3l.width import Width, write_width
+from us3l.system.errors import UserError
+from us3l.system.files import as_plain, checksum, replacing
+from us3l.width import Width
 
 HERE = Path(__file__).parent
 COMPANIONS = {name: HERE / name for name in ("example.py", "benchmark.py", "check.png")}
@@ -174,7 +174,7 @@ def write(
     transformer: bool = False,
 ) -> list[Path]:
     """The files written, the one to open first; in INT8 if there are images to calibrate on."""
-    chosen, text = KINDS[kind], json.dumps(about, default=write_width)
+    chosen, text = KINDS[kind], json.dumps(about, default=as_plain)
     if calibration is None:
         chosen.write(network, size, path, text)
     else:

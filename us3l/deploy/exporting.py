@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from us3l.collection.shared_space import SpaceName, fit_missing, space_of
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.evaluated import Head, classifier_heads, find_accuracy, find_heads, finetuned_head
 from us3l.deploy.evidence import calibrate_rest, find_evidence
 from us3l.deploy.export import Source, export
 from us3l.deploy.proof import Proof
-from us3l.deploy.space import SpaceName, fit_missing, space_of
-from us3l.errors import UserError
-from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.bundles import Entry, Format
 from us3l.slimmable import Slimmable
+from us3l.system.errors import UserError
+from us3l.system.progress import SILENT, Progress
 from us3l.width import AnyWidth, Width
 
 

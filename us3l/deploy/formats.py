@@ -18,10 +18,10 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.optimization import fuse
 from torch.fx.proxy import TraceError
 
-from us3l.deploy.quiet import need
 from us3l.run.bundles import Format
 from us3l.storage import write_tensors
-from us3l.streams import one_line
+from us3l.system.optional import need
+from us3l.system.streams import one_line
 from us3l.tensors import batch_norms
 
 KEY = "us3l"  # of the metadata, a JSON text, in every format

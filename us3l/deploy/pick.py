@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from us3l.errors import UserError
-from us3l.width import Width, mean_width
+from us3l.system.errors import UserError
+from us3l.width import Width
 
 Figure = str
 BUDGETS: dict[Figure, str] = {
@@ -107,5 +107,5 @@ def rank(candidate: Candidate) -> tuple[Any, ...]:
     """Smaller is better; the latency only tells two backends of one width apart."""
     latency = candidate.figures.get("latency_ms", 0.0)
     if candidate.accuracy is None:
-        return (-mean_width(candidate.width), latency)
+        return (-float(candidate.width), latency)
     return (-candidate.accuracy, candidate.width, latency)

@@ -11,11 +11,11 @@ from us3l.deploy.evaluated import Accuracies, best_searched, read_accuracies, se
 from us3l.deploy.pick import BUDGETS, Choice, pick
 from us3l.deploy.profile import all_costs, candidates, costs_of
 from us3l.deploy.profiling import by_agreement
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.profiles import Profile, list_profiles, read_profile
 from us3l.slimmable import Slimmable
-from us3l.width import Width, as_plain
+from us3l.system.errors import UserError
+from us3l.width import Width
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Picked:
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary, for pandas: the width chosen, its accuracy, and what it costs of each budget."""
         chosen = self.choice.candidate
-        return [{"width": chosen.width, "fits": self.fits, "accuracy": chosen.accuracy, **chosen.figures}]
+        return [{"width": chosen.width.as_plain(), "fits": self.fits, "accuracy": chosen.accuracy, **chosen.figures}]
 
     def to_plain(self) -> dict[str, Any]:
         """The choice for machines."""
@@ -67,7 +67,7 @@ class Picked:
         timed = "latency_ms" in self.budgets
         return {
             "fits": self.fits,
-            "width": as_plain(chosen.width),
+            "width": chosen.width.as_plain(),
             "device": self.device if timed else None,
             "backend": chosen.backend if timed else None,
             "batch": self.batch_size,
@@ -78,7 +78,7 @@ class Picked:
             "figures": dict(chosen.figures),
             "budgets": dict(self.budgets),
             "margins": dict(self.choice.margins),
-            "wider_but_not_evaluated": None if self.choice.unknown is None else as_plain(self.choice.unknown),
+            "wider_but_not_evaluated": None if self.choice.unknown is None else self.choice.unknown.as_plain(),
         }
 
 

@@ -10,15 +10,15 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from us3l.costs import cost
-from us3l.deploy.backends import OPENERS, Backend, Forward, run_torch
 from us3l.deploy.evaluated import Accuracies
 from us3l.deploy.formats import write_onnx
-from us3l.deploy.memory import peak_memory
+from us3l.deploy.peak_memory import peak_memory
 from us3l.deploy.pick import Candidate
 from us3l.deploy.timing import percentile, take_turns
-from us3l.progress import Advance
 from us3l.run.profiles import Costs, Latency, Profile
+from us3l.runtime.backends import OPENERS, Backend, Forward, run_torch
 from us3l.slimmable import Slimmable
+from us3l.system.progress import Advance
 from us3l.width import Width
 
 

@@ -12,19 +12,19 @@ import torch
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.agreement import agreement
-from us3l.deploy.backends import Backend, library, machine, set_threads
 from us3l.deploy.device_table import read_device_profile
 from us3l.deploy.evaluated import Accuracies, best_searched, read_accuracies
 from us3l.deploy.evidence import calibrate_rest
 from us3l.deploy.profile import all_costs, latencies
-from us3l.devices import processor_name
-from us3l.errors import UserError
 from us3l.evaluation.tasks import NINE_WIDTHS
 from us3l.evaluation.unlabelled import COMPARED, FEWEST, NEIGHBOURS
-from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.profiles import Agreement, Latency, Profile, device_name, profile_file, write_profile
+from us3l.runtime.backends import Backend, library, machine, set_threads
 from us3l.slimmable import Slimmable
+from us3l.system.devices import processor_name
+from us3l.system.errors import UserError
+from us3l.system.progress import SILENT, Progress
 from us3l.width import AnyWidth, Width
 
 Widths = Literal["all"] | Sequence[AnyWidth]

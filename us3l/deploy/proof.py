@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.backends import Forward
-from us3l.errors import UserError
-from us3l.evaluation.neighbours import knn_accuracy
-from us3l.evaluation.results import percent_correct
+from us3l.evaluation.knn import knn_accuracy
+from us3l.evaluation.scoring import percent_correct
+from us3l.runtime.backends import Forward
+from us3l.system.errors import UserError
 
 BATCHES = (1, 7)
 TOLERANCE = 1e-4

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from us3l.deploy.quiet import need
+from us3l.system.optional import need
 
 if TYPE_CHECKING:
     from nncf import IgnoredScope

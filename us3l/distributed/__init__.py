@@ -1,1 +1,1 @@
-"""The processes that share a batch: their losses, their norms, their shares of the parameters, how they start."""
+"""The processes that share a batch: their losses, their norms, how they start."""

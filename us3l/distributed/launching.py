@@ -12,12 +12,11 @@ from contextlib import contextmanager
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import TorchElasticEnvironment
-from lightning_fabric.strategies import DDPStrategy, Strategy
+from lightning_fabric.strategies import DDPStrategy
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch.distributed import distributed_c10d
 
-from us3l.distributed.sharding import sharded
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 POLL = 0.5  # seconds
 _turns = itertools.count()
@@ -35,22 +34,19 @@ def processes(devices: int) -> tuple[int, int]:
     return local, int(os.environ["WORLD_SIZE"]) // local
 
 
-def make_fabric(accelerator: str, devices: int, precision: str, fsdp: bool = False) -> Fabric:
+def make_fabric(accelerator: str, devices: int, precision: str) -> Fabric:
     """Fabric on the devices of one machine, or in the processes that torchrun has started on one or several.
 
     Args:
         accelerator: Kind of device: "cpu", "cuda", "mps" or "auto".
         devices: Number of devices; torchrun's number goes before it.
         precision: Fabric's name of it, such as "bf16-mixed".
-        fsdp: Whether processes have shares of the parameters instead of copies.
     """
     local, machines = processes(devices)
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")  # slower, not wrong
     warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")  # its successor is too new
     # The distillation head gets no gradient while the full network trains alone. The queue is the same everywhere.
-    several: Strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
-    if fsdp:
-        several = sharded(local * machines)
+    several = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
     try:
         return Fabric(
             accelerator=accelerator,

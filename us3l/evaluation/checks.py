@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 
 def check_features(features: Tensor, like: Tensor | None = None) -> None:

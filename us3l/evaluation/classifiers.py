@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 from us3l.data.images import Images, Step
 from us3l.data.preprocessing import Preprocessing
-from us3l.devices import for_doubles
-from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.protocols import Training
-from us3l.progress import Advance
-from us3l.seeds import seeded
+from us3l.system.devices import for_doubles
+from us3l.system.errors import UserError
+from us3l.system.progress import Advance
+from us3l.system.seeds import seeded
 from us3l.tensors import batch_norms
 from us3l.width import Width
 

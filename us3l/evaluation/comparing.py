@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.evaluations import METRICS, EvaluationRecord, WidthResult, read_evaluations, usual_evaluation
+from us3l.system.errors import UserError
 from us3l.width import Width
 
 EVALUATED = ("size", "train_images", "test_images", "probe", "training")

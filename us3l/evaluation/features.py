@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from us3l.data.images import Images, ImageSet
 from us3l.data.preprocessing import Preprocessing
-from us3l.devices import for_doubles
+from us3l.system.devices import for_doubles
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 from torch import nn
 
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.finetuned import Finetuned, finetuned_file, list_finetuned, read_finetuned
 from us3l.slimmable import Slimmable
+from us3l.system.errors import UserError
 from us3l.width import Width
 
 

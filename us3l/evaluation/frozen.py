@@ -10,16 +10,16 @@ from torch import Tensor
 
 from us3l.data.images import Images
 from us3l.data.sources import ImageFiles
-from us3l.errors import UserError
 from us3l.evaluation.features import Features, embed_all
+from us3l.evaluation.knn import knn
 from us3l.evaluation.linear import Probe, choose_penalty, linear_probe
-from us3l.evaluation.neighbours import knn
-from us3l.evaluation.results import mean_score, score
+from us3l.evaluation.scoring import mean_score, score
 from us3l.evaluation.tasks import Evaluation, EvaluationTask, calibrate_missing, prepare
-from us3l.progress import Advance
 from us3l.run.evaluations import FewLabels, Score
 from us3l.slimmable import Slimmable
-from us3l.width import Width
+from us3l.system.errors import UserError
+from us3l.system.progress import Advance
+from us3l.width import AnyWidth, Width
 
 FEATURE_BYTES = 2**31  # of features that are held at a time when images are decoded once for several widths
 
@@ -28,7 +28,7 @@ def evaluate_frozen(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[AnyWidth] | None = None,
     size: int | None = None,
     floor: bool = True,
     label_shares: Sequence[float] = (),

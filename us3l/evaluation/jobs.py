@@ -7,7 +7,6 @@ from functools import cached_property
 
 from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
-from us3l.devices import choose_device, moved
 from us3l.evaluation.frozen import evaluate_frozen, images_to_embed
 from us3l.evaluation.protocols import PROBES, ProbeKind, Training
 from us3l.evaluation.settings import EvaluationSettings
@@ -20,7 +19,6 @@ from us3l.evaluation.trained import (
     probe_kind,
 )
 from us3l.evaluation.unlabelled import enough, evaluate_unlabelled, images_to_look_at, with_quality
-from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.classifiers import ElasticClassifier
 from us3l.run.evaluations import EvaluationRecord, settle, write_evaluation
@@ -28,6 +26,8 @@ from us3l.run.finetuned import write_finetuned
 from us3l.run.identity import identify
 from us3l.run.probes import keep_probes
 from us3l.slimmable import Slimmable
+from us3l.system.devices import choose_device, moved
+from us3l.system.progress import SILENT, Progress
 from us3l.width import Width
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from us3l.errors import UserError
 from us3l.evaluation.checks import check_features, check_labelled
 from us3l.evaluation.confidence import fit_temperature
-from us3l.evaluation.results import percent_correct
+from us3l.evaluation.scoring import percent_correct
+from us3l.system.errors import UserError
 
 GRADIENT_TOLERANCE = 1e-5
 MAX_ITERATIONS = 1000

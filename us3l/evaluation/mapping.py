@@ -22,9 +22,9 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.evaluation.features import embed_all
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.tasks import calibrate_missing
-from us3l.progress import Advance
 from us3l.slimmable import Slimmable
-from us3l.width import Width
+from us3l.system.progress import Advance
+from us3l.width import FULL, Width
 
 IMAGES = 4096
 """Images that maps are fitted on."""
@@ -76,7 +76,7 @@ def fit_space(
 
 def widths_to_embed(net: Slimmable, widths: Sequence[Width]) -> list[Width]:
     """The canonical widths whose features `fit_space` needs, the full network first."""
-    return list(dict.fromkeys(net.canonical(width) for width in (1.0, net.min_width, *widths)))
+    return list(dict.fromkeys(net.canonical(width) for width in (FULL, Width(net.min_width), *widths)))
 
 
 def images_to_fit(net: Slimmable, images: Images, widths: Sequence[Width]) -> int:

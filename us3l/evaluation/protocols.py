@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from us3l.data.spec import Views
-from us3l.errors import UserError
+from us3l.data.view_settings import Views
+from us3l.system.errors import UserError
 
 Protocol = Literal["fast", "paper", "finetune", "classifier"]
 ProbeKind = Literal["imagenet", "transfer", "vit"]

@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 from us3l.data.images import Images
 from us3l.evaluation.features import embed_all
-from us3l.evaluation.neighbours import knn
-from us3l.evaluation.results import percent_correct
+from us3l.evaluation.knn import knn
+from us3l.evaluation.scoring import percent_correct
 from us3l.evaluation.tasks import prepare
-from us3l.progress import Advance
 from us3l.slimmable import Slimmable
-from us3l.width import Width, as_plain
+from us3l.system.progress import Advance
+from us3l.width import Width
 
 CHUNK = 1024
 
@@ -35,7 +35,7 @@ class Retrieved:
 
     def to_plain(self) -> dict[str, Any]:
         """As files hold it."""
-        return vars(self) | {"query": as_plain(self.query), "gallery": as_plain(self.gallery)}
+        return vars(self) | {"query": self.query.as_plain(), "gallery": self.gallery.as_plain()}
 
 
 def retrieval_matrix(

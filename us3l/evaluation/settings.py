@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from us3l.devices import Device
-from us3l.errors import UserError
 from us3l.evaluation.protocols import ProbeKind, Protocol, Training, finetuning, paper_probe
 from us3l.run.evaluations import EvaluationSplit
+from us3l.system.devices import Device
+from us3l.system.errors import UserError
 from us3l.width import Width
 
 TRAINED = ("epochs", "lr", "batch_size", "weight_decay")

@@ -12,11 +12,11 @@ from us3l.calibration import calibrate
 from us3l.costs import cost
 from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
-from us3l.errors import UserError
 from us3l.evaluation.linear import Probe
 from us3l.run.evaluations import FewLabels, Score, WidthResult
 from us3l.slimmable import Slimmable
-from us3l.width import Width
+from us3l.system.errors import UserError
+from us3l.width import FULL, AnyWidth, Width
 
 NINE_WIDTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 """The paper's."""
@@ -78,7 +78,7 @@ def prepare(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[AnyWidth] | None = None,
     size: int | None = None,
     labelled: bool = True,
 ) -> EvaluationTask:
@@ -98,7 +98,7 @@ def prepare(
     preprocessing = Preprocessing.of(net, size)
     device = next(net.full.parameters()).device
     train, test = (images.to(device) for images in (train, test))
-    calibrate_missing(net, train, chosen if labelled else {1.0, *chosen}, preprocessing)
+    calibrate_missing(net, train, chosen if labelled else {FULL, *chosen}, preprocessing)
     classes = len(train.classes or ()) or (0 if train.labels is None else int(train.labels.max()) + 1)
     return EvaluationTask(net, train, test, chosen, preprocessing, classes)
 

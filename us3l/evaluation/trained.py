@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from us3l.data.images import Images
-from us3l.errors import UserError
 from us3l.evaluation.classifiers import finetune, train_probes
 from us3l.evaluation.features import embed_all
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.protocols import ProbeKind, Training, finetuning, paper_probe, paper_side, usual_probe
-from us3l.evaluation.results import mean_score, score
+from us3l.evaluation.scoring import mean_score, score
 from us3l.evaluation.tasks import Evaluation, prepare
-from us3l.progress import Advance
 from us3l.run.classifiers import ElasticClassifier
 from us3l.slimmable import Slimmable
-from us3l.width import Width
+from us3l.system.errors import UserError
+from us3l.system.progress import Advance
+from us3l.width import AnyWidth, Width
 
 
 def evaluate_paper(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[AnyWidth] | None = None,
     size: int | None = None,
     training: Training | None = None,
     seeds: int = 1,
@@ -61,7 +61,7 @@ def evaluate_finetuned(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[AnyWidth] | None = None,
     size: int | None = None,
     training: Training | None = None,
     seeds: int = 1,
@@ -100,7 +100,7 @@ def evaluate_classifier(
     train: Images,
     test: Images,
     classifier: ElasticClassifier,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[AnyWidth] | None = None,
     size: int | None = None,
     progress: Advance | None = None,
 ) -> Evaluation:

@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from us3l.data.augment import random_views
 from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.spec import Views
-from us3l.data.views import random_views
-from us3l.devices import for_doubles
-from us3l.errors import UserError
+from us3l.data.view_settings import Views
 from us3l.evaluation.features import embed_all
 from us3l.evaluation.tasks import FEWEST, Evaluation, EvaluationTask, prepare
-from us3l.progress import Advance
 from us3l.slimmable import Slimmable
-from us3l.width import Width
+from us3l.system.devices import for_doubles
+from us3l.system.errors import UserError
+from us3l.system.progress import Advance
+from us3l.width import FULL, AnyWidth, Width
 
 NEIGHBOURS = FEWEST // 5
 """Those of an image that are compared. Of fewer than `FEWEST` images, most would be neighbours."""
@@ -248,7 +248,7 @@ def evaluate_unlabelled(
     net: Slimmable,
     train: Images,
     test: Images,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[AnyWidth] | None = None,
     size: int | None = None,
     progress: Advance | None = None,
 ) -> Evaluation:
@@ -282,7 +282,7 @@ def with_quality(evaluation: Evaluation, task: EvaluationTask, progress: Advance
         return evaluation
     device = next(task.net.full.parameters()).device
     looked = images.sample(IMAGES, torch.Generator().manual_seed(0), task.preprocessing.resize).to(device)
-    networks = {width: task.net.at(width) for width in (1.0, *task.widths)}
+    networks = {width: task.net.at(width) for width in (FULL, *task.widths)}
     plain = list(networks.values())
     features = embed_all(plain, looked, task.preprocessing, progress=progress).values
     viewed = embed_views(plain, looked.images, Views(size=task.size), task.preprocessing, progress)

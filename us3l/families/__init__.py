@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from us3l.errors import UserError, did_you_mean
 from us3l.families.family import Backbone, Family
+from us3l.system.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn

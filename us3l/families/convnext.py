@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from us3l.errors import UserError
 from us3l.families.family import StagedBackbone, needs_timm
+from us3l.system.errors import UserError
 from us3l.width import round_channels
 
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from us3l.errors import UserError
-from us3l.width import Subnet
+from us3l.system.errors import UserError
+from us3l.width import Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +31,7 @@ class Family:
     blocks: tuple[int, ...] | None = None
     """The blocks of each stage, if all but the first may be left out; None: all networks have the same blocks.
 
-    Then a width may be a `us3l.Subnet`, whose `depths` say how many blocks of each stage there are.
+    Then a width may be a `us3l.Width`, whose `depths` say how many blocks of each stage there are.
     """
     image_size: int | None = None
     """The only side of images, in pixels, that its networks take; None: any."""
@@ -113,9 +113,8 @@ class Backbone(Family):
     def stagewise(self, width: Any) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """The width and the blocks of each stage; no blocks, if none can be left out."""
         blocks = self.blocks or ()
-        if isinstance(width, Subnet):
-            return width.widths, width.depths or blocks
-        return ((width,) * (self.stages or 1) if isinstance(width, int | float) else tuple(width)), blocks
+        width = Width(width)
+        return width.widths * (self.stages or 1) if width.plain else width.widths, width.depths or blocks
 
     def describe(self) -> dict[str, Any]:
         options = dict(vars(self))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from us3l.errors import UserError
 from us3l.families.family import Backbone
 from us3l.families.mixed_precision import learned_in_32_bits
+from us3l.system.errors import UserError
 from us3l.width import round_channels
 
 HEADS = {"vit_tiny": 3, "vit_small": 6}  # in timm, of 64 channels each

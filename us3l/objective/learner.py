@@ -28,7 +28,7 @@ from us3l.objective.losses import (
 from us3l.objective.scaling import teacher_rate
 from us3l.objective.spec import Objective, Part
 from us3l.slimmable import Slimmable
-from us3l.width import Width
+from us3l.width import FULL, Width
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -255,7 +255,7 @@ class Learner(nn.Module):
             seen: What the sub-network sees (default: the same).
         """
         with torch.no_grad():
-            run, targets = self.run(seen or views, width), self.targets(views)._replace(base=self.embed(views, 1.0))
+            run, targets = self.run(seen or views, width), self.targets(views)._replace(base=self.embed(views, FULL))
         found: list[Tensor] = []
         shares = self.objective.sub_shares
         if "own" in self.objective.base_shares:

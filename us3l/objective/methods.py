@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from us3l.errors import UserError, did_you_mean
 from us3l.objective.spec import Objective
+from us3l.system.errors import UserError, did_you_mean
 
 COMPOSITION = (
     "base_loss distill_loss own relations teacher_features teacher_relations wider_teaches sub_weight "

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from us3l.distributed.sharding import share_like
 from us3l.slimmable import Slimmable
 from us3l.tensors import tensors_of
 
@@ -44,7 +43,7 @@ class GroupDecay:
         self.weight_decay = weight_decay
         self.parameters: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.relief = {
-            parameter: share_like(parameter, weight_decay * alpha * relief(parameter, grouped[parameter], groups))
+            parameter: weight_decay * alpha * relief(parameter, grouped[parameter], groups)
             for parameter in self.parameters
             if alpha and parameter in grouped
         }
@@ -92,12 +91,12 @@ def output_channels(module: nn.Module) -> dict[Tensor, ChannelAxis]:
 
 
 def relief(parameter: Tensor, channels: ChannelAxis, groups: int) -> Tensor:
-    """The group of each of a parameter's channels, in a shape that fits it, with all of its rows (see `share_like`)."""
+    """The group of each of a parameter's channels, in a shape that fits it."""
     count = parameter.shape[channels.axis] // channels.segments
     numbers = group_of(count, groups).repeat(channels.segments).double().to(parameter.device, parameter.dtype)
     shape = [1] * parameter.ndim
     shape[channels.axis] = -1
-    return numbers.view(shape).expand(parameter.shape[0], *[-1] * (parameter.ndim - 1)).contiguous()
+    return numbers.view(shape)
 
 
 def gradients_of(parameters: list[Tensor]) -> list[Tensor]:

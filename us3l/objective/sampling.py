@@ -9,7 +9,7 @@ from math import ceil
 from random import Random
 
 from us3l.objective.spec import Objective
-from us3l.width import Subnet, Width
+from us3l.width import FULL, Width
 
 LEVELS = 3  # of the narrowest width, when it is lowered gradually
 
@@ -42,20 +42,20 @@ def sample_widths(
     [1.0, 0.25]
     """
     if objective.fixed_widths:
-        return sorted(objective.fixed_widths, reverse=True)
+        return list(map(Width, sorted(objective.fixed_widths, reverse=True)))
     if min_width == 1:
-        return [1.0]  # an individual network
+        return [FULL]  # an individual network
     # Shares by exact division rather than in periods of floor(steps / 4): any number of steps is well behaved.
     if Fraction(step, steps) < alone(objective):
-        return [1.0]
+        return [FULL]
     lowest = lower_bound(objective, min_width, step, steps)
     random = Random(f"{seed}/{step}")
     draws = random_widths(objective, lowest, random)
     if objective.mixed:
         # The narrowest comes last: it has all blocks, so that all weights have gradients when processes exchange them.
         some = [mixed(objective, lowest, draw, random, stages, blocks) for draw in draws[: objective.samples - 2]]
-        return [1.0, *(sorted(some, reverse=True) if objective.wider_teaches else some), lowest]
-    widths = [1.0, lowest, *draws][: objective.samples] if objective.sandwich else draws
+        return [FULL, *(sorted(some, reverse=True) if objective.wider_teaches else some), Width(lowest)]
+    widths = [FULL, Width(lowest), *draws][: objective.samples] if objective.sandwich else draws
     if objective.wider_teaches or not objective.sandwich:
         widths.sort(reverse=True)
     return widths
@@ -64,10 +64,10 @@ def sample_widths(
 def random_widths(objective: Objective, lowest: float, random: Random) -> list[Width]:
     """As many as there can be, each from the whole range, or each from an equal part of it."""
     if not objective.stratified:
-        return [random.uniform(lowest, 1.0) for _ in range(objective.samples)]
+        return [Width(random.uniform(lowest, 1.0)) for _ in range(objective.samples)]
     count = max(0, objective.samples - 2) if objective.sandwich else objective.samples
     edges = [1.0 - (1.0 - lowest) * part / count for part in range(count, 0, -1)] + [1.0]
-    return [random.uniform(low, high) for low, high in pairwise(edges)]
+    return [Width(random.uniform(low, high)) for low, high in pairwise(edges)]
 
 
 def mixed(
@@ -79,7 +79,7 @@ def mixed(
     widths = [max(lowest, round(random.uniform(lowest, 1.0), 3)) for _ in range(stages)]
     least = [max(1, ceil(objective.mixed_depth * most)) for most in blocks or ()]
     depths = [random.randint(few, most) for few, most in zip(least, blocks or (), strict=True)]
-    return Subnet(widths, depths or None)
+    return Width(widths, depths or None)
 
 
 def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -> float:

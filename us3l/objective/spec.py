@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from us3l.errors import UserError
 from us3l.objective.scaling import memory
-from us3l.width import Width, mean_width
+from us3l.system.errors import UserError
+from us3l.width import Width
 
 PAPER_STEPS = 400 * (50_000 // 512)
 """Of the paper's runs on CIFAR: 400 epochs of batches of 512."""
@@ -311,7 +311,7 @@ class Objective:
 
     def weight(self, width: Width) -> float:
         """Of the loss of the sub-network of a width, beside that of the full network."""
-        return self.sub_weight * mean_width(width) ** self.width_power
+        return self.sub_weight * float(width) ** self.width_power
 
     @property
     def guidelines(self) -> dict[int, bool]:

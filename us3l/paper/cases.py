@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from us3l.errors import UserError
 from us3l.objective.methods import PLAIN
 from us3l.paper.scales import ScaleName, scale_of
 from us3l.paper.tables import Row, table
+from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe, named, twin
 from us3l.training.settings import with_settings
 

@@ -268,7 +268,7 @@ def stages() -> list[Stage]:
 
 
 @dataclass(frozen=True)
-class Queue:
+class ClaimQueue:
     """What can be run by now, in the order of its worth."""
 
     tunings: dict[Contender, Tuning]
@@ -305,6 +305,6 @@ class Queue:
         return [replace(cell, row=numbers[cell.label]) for cell in found]
 
 
-def queue_of(place: Workspace) -> Queue:
+def queue_of(place: Workspace) -> ClaimQueue:
     """What can be run by now for the claims."""
-    return Queue({contender: tune(contender, place) for contender in CONTENDERS}, place)
+    return ClaimQueue({contender: tune(contender, place) for contender in CONTENDERS}, place)

@@ -11,20 +11,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from us3l.data.named import is_there
-from us3l.devices import AskedPrecision
-from us3l.errors import UserError
-from us3l.files import Taken, locked
+from us3l.data.datasets import is_there
 from us3l.paper.claims import CLAIMS, DATA, queue_of
-from us3l.paper.figures import read_figures
 from us3l.paper.reproduce import PaperCell, Pretraining, chosen_rows, entries, jobs_of
+from us3l.paper.run_figures import read_figures
 from us3l.paper.scales import ScaleName, scale_of
 from us3l.paper.workspace import EvaluatedOn, Workspace
-from us3l.progress import Progress
 from us3l.run.detections import DETECTOR, detection_stem, ended
 from us3l.run.evaluations import EvaluationSplit
 from us3l.run.records import read_speeds
-from us3l.training.run import config_of
+from us3l.system.devices import AskedPrecision
+from us3l.system.errors import UserError
+from us3l.system.files import Taken, locked
+from us3l.system.progress import Progress
+from us3l.training.run_config import config_of
+from us3l.width import Width
 
 WAIT = 15.0  # seconds between looks at what other processes are doing
 
@@ -221,7 +222,7 @@ class Worker:
         """A detector on each width."""
         run, source = self.plan.place.run(job), self.plan.place.source(test.data)
         for width in widths:
-            stem = detection_stem(run.detection_folder, Path(source).resolve().name, source, width)
+            stem = detection_stem(run.detection_folder, Path(source).resolve().name, source, Width(width))
             settings = {"resume": ended(stem, DETECTOR).exists(), **self.plan.place.scale.detector}
             self.detect(run, source, width, **settings, progress=self.progress)
 

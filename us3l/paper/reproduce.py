@@ -9,15 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from us3l.errors import UserError
 from us3l.objective.sampling import sample_widths
 from us3l.objective.scaling import memory
 from us3l.paper.cases import TABLES, Case, case, cases
 from us3l.paper.scales import Scale
 from us3l.paper.tables import Row, table
 from us3l.run.evaluations import EvaluationSplit
+from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe
-from us3l.width import mean_width
 
 # The rows of the paper's shorter table of losses, by their cases in the full one.
 ABLATION = (1, 3, 7, 8, 9, 12, 15, 17, 18, 19, 20, 22, 23, 24, 25, 27, 28)
@@ -134,7 +133,7 @@ class Pretraining:
             [alone] if alone else sample_widths(recipe.objective, recipe.network.min_width, step, steps, recipe.seed)
             for step in range(steps)
         ]
-        return recipe.epochs * sum(mean_width(width) ** 2 for widths in passes for width in widths) / steps
+        return recipe.epochs * sum(float(width) ** 2 for widths in passes for width in widths) / steps
 
 
 def distinct(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from us3l.errors import UserError, did_you_mean
 from us3l.evaluation.protocols import Protocol
+from us3l.system.errors import UserError, did_you_mean
 from us3l.training.recipes import Recipe, named, twin
 
 ScaleName = Literal["mini", "small", "paper"]

@@ -51,7 +51,7 @@ LEAST = 0.3  # points that count as a difference
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RowComparison:
     """Two rows that a claim compares."""
 
     first: ClaimRow
@@ -75,7 +75,7 @@ class Claim:
     """Something that the paper or we say, and how it is tested."""
 
     text: str
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[RowComparison, ...] = ()
     needs: str = ""
     """What would decide it, where nothing that we can run does."""
 
@@ -140,12 +140,12 @@ def paper_figures(name: str, number: int, widths: Sequence[float]) -> dict[float
     return {width: row[width] for width in widths if width in row}
 
 
-def between() -> Iterator[Comparison]:
+def between() -> Iterator[RowComparison]:
     """The widths of US3L that no table has, each beside the next narrower one that it has."""
     row, measured = between_rows()[1], method_row(US3L, LONG)
     for width in BETWEEN:
         narrower = max(known for known in WIDTHS if known < width)
-        yield Comparison(row, measured, "not below", (width,), second_width=narrower)
+        yield RowComparison(row, measured, "not below", (width,), second_width=narrower)
 
 
 def claims() -> list[Claim]:
@@ -158,8 +158,8 @@ def claims() -> list[Claim]:
     large_alone, large_us3l, large_plus = large_image_rows()
     us3l, plus, us_simclr = (method_row(who, LONG) for who in (US3L, PLUS, US_SIMCLR))
 
-    def losses(better: int, worse: int) -> Comparison:
-        return Comparison(cases[better], cases[worse], paper=("app-ablation", better, worse))
+    def losses(better: int, worse: int) -> RowComparison:
+        return RowComparison(cases[better], cases[worse], paper=("app-ablation", better, worse))
 
     def at_length(steps: int) -> list[Claim]:
         ours, full, plain = (replace(row, steps=steps) for row in (us3l, plus, us_simclr))
@@ -167,12 +167,12 @@ def claims() -> list[Claim]:
         return [
             Claim(
                 f"US3L is above networks trained alone, {length}",
-                (Comparison(ours, alone, paper=("main-cifar100", 9, 1)),),
+                (RowComparison(ours, alone, paper=("main-cifar100", 9, 1)),),
             ),
-            Claim(f"US3L is above US+SimCLR, {length}", (Comparison(ours, plain, paper=("main-cifar100", 9, 7)),)),
+            Claim(f"US3L is above US+SimCLR, {length}", (RowComparison(ours, plain, paper=("main-cifar100", 9, 7)),)),
             Claim(
                 f"Ours: US3L-plus is above networks trained alone, US+SimCLR and US3L, {length}",
-                tuple(Comparison(full, rival) for rival in (alone, plain, ours)),
+                tuple(RowComparison(full, rival) for rival in (alone, plain, ours)),
             ),
         ]
 
@@ -180,7 +180,7 @@ def claims() -> list[Claim]:
         Claim(
             "Plain self-supervised learning fails in a slimmable network",
             tuple(
-                Comparison(simsiam, row, paper=("motivation", 4, number))
+                RowComparison(simsiam, row, paper=("motivation", 4, number))
                 for row, number in ((s_net, 5), (distilled, 6))
             ),
         ),
@@ -192,20 +192,20 @@ def claims() -> list[Claim]:
         Claim("A head of the sub-networks' own helps", (losses(23, 22),)),
         Claim(
             "Dynamic sampling saves 4T to 2.5T without loss",
-            (Comparison(both, four, "not below", paper=("app-ablation-sample", 5, 1)),),
+            (RowComparison(both, four, "not below", paper=("app-ablation-sample", 5, 1)),),
         ),
         Claim(
             "Gradual reduction helps",
             (
-                Comparison(gradual, three, paper=("app-ablation-sample", 3, 2)),
-                Comparison(both, first, paper=("app-ablation-sample", 5, 4)),
+                RowComparison(gradual, three, paper=("app-ablation-sample", 3, 2)),
+                RowComparison(both, first, paper=("app-ablation-sample", 5, 4)),
             ),
         ),
         Claim(
             "Group regularisation helps the full width, and only in slimmable networks",
             (
-                Comparison(grouped, three, widths=(1.0,), paper=("app-ablation-reg-for-byol", 6, 5)),
-                Comparison(
+                RowComparison(grouped, three, widths=(1.0,), paper=("app-ablation-reg-for-byol", 6, 5)),
+                RowComparison(
                     alone_grouped, alone_row(LONG), "not above", (1.0,), paper=("app-ablation-reg-for-byol", 4, 3)
                 ),
             ),
@@ -214,16 +214,16 @@ def claims() -> list[Claim]:
         *at_length(LONG)[:2],
         Claim(
             "A cause to test: US3L with four widths at every step is above US+SimCLR and networks trained alone",
-            tuple(Comparison(four, rival) for rival in (us_simclr, alone_row(LONG))),
+            tuple(RowComparison(four, rival) for rival in (us_simclr, alone_row(LONG))),
         ),
         Claim("A width between two of these is not below the narrower one", tuple(between())),
         Claim(
             "ViT-Tiny: US3L is above MoCo v3 alone",
-            (Comparison(vit, vit_alone, paper=("main-vit-cifar10", 3, 1)),),
+            (RowComparison(vit, vit_alone, paper=("main-vit-cifar10", 3, 1)),),
         ),
         Claim(
             "MobileNetV2: US3L is above BYOL alone",
-            (Comparison(mobile, mobile_alone, paper=("main-cifar100", 23, 18)),),
+            (RowComparison(mobile, mobile_alone, paper=("main-cifar100", 23, 18)),),
         ),
         Claim(
             "Networks pre-trained on ImageNet carry over to other data and to detection",
@@ -235,15 +235,15 @@ def claims() -> list[Claim]:
         *(
             Claim(
                 f"Ours: US3L-plus is above itself with {row.label}",
-                (Comparison(replace(plus, steps=SHORT), row),),
+                (RowComparison(replace(plus, steps=SHORT), row),),
             )
             for row in ingredient_rows()
         ),
         Claim(
             "Ours: the order is the same at 32 pixels",
             (
-                Comparison(large_plus, large_us3l),
-                Comparison(large_plus, large_alone, widths=(1.0, 0.25)),
+                RowComparison(large_plus, large_us3l),
+                RowComparison(large_plus, large_alone, widths=(1.0, 0.25)),
             ),
         ),
     ]

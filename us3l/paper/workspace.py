@@ -9,17 +9,18 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from us3l.devices import AskedPrecision
-from us3l.errors import UserError
-from us3l.paper.figures import FigureKey, Figures, RunFigure
 from us3l.paper.reproduce import PaperCell, Pretraining, job_of
+from us3l.paper.run_figures import FigureKey, Figures, RunFigure
 from us3l.paper.scales import Scale
 from us3l.run import Run
 from us3l.run.detections import find_detection
 from us3l.run.evaluations import EvaluationSplit, find_evaluation
 from us3l.run.records import Gauges, read_records
+from us3l.system.devices import AskedPrecision
+from us3l.system.errors import UserError
 from us3l.training.monitor import COLLAPSED
-from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.run_config import Machine, RunConfig, config_of
+from us3l.width import Width
 
 DETECTION = {"AP": "ap", "AP_50": "ap50", "AP_75": "ap75"}
 
@@ -127,7 +128,7 @@ class Workspace:
             for row in record.widths if record else ():
                 if row.width == width and row.linear is not None:
                     return RunFigure(row.linear, gone, row.knn, row.macs, precision)
-        elif detected := find_detection(run, source, width):
+        elif detected := find_detection(run, source, Width(width)):
             score, _, kind = entry.metric.partition("^")
             if scores := detected.boxes if kind == "bb" else detected.masks:
                 return RunFigure(getattr(scores.overall, DETECTION[score]), gone, precision=precision)

@@ -9,15 +9,15 @@ from typing import Any
 from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, load
-from us3l.errors import UserError
-from us3l.files import write_text
-from us3l.progress import SILENT, Progress
-from us3l.reporting.facts import compared, evaluations, run_facts
 from us3l.reporting.gallery import gallery, work
 from us3l.reporting.page import page
+from us3l.reporting.run_page import compared, evaluations, run_facts
 from us3l.run import Run
 from us3l.slimmable import Slimmable
-from us3l.training.run import config_of
+from us3l.system.errors import UserError
+from us3l.system.files import write_text
+from us3l.system.progress import SILENT, Progress
+from us3l.training.run_config import config_of
 
 WORK = 10**11  # multiply-accumulates to spend on looking at images at full width: seconds on a core
 MOST, LEAST = 2000, 300  # images to look at

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from us3l.errors import UserError
 from us3l.evaluation.comparing import Comparison
-from us3l.files import write_json, write_text
+from us3l.system.errors import UserError
+from us3l.system.files import write_json, write_text
 
 SUFFIXES = (".csv", ".json", ".png", ".svg")
 
@@ -40,7 +40,7 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
         writer.writerows(comparison.rows)
         write_text(path, text.getvalue())
     else:
-        from us3l.reporting.figures import Line, cost_figure
+        from us3l.reporting.accuracy_figures import Line, cost_figure
 
         lines = [Line(group.name, group.results(metric), metric) for group in comparison.groups]
         cost_figure(lines, path, comparison.title)

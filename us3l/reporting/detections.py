@@ -13,10 +13,10 @@ from matplotlib.patches import Rectangle
 from rich import box
 from rich.table import Table
 
-from us3l.data.detection.examples import pixels
-from us3l.data.detection.masks import decode_mask
-from us3l.data.detection.scenes import Scene
-from us3l.evaluation.detection.predict import Findings
+from us3l.detection.examples import pixels
+from us3l.detection.inference import Findings
+from us3l.detection.masks import decode_mask
+from us3l.detection.scenes import Scene
 from us3l.reporting.palette import COLOURS, INK
 from us3l.reporting.style import new_figure, save
 from us3l.run.detections import AveragePrecision, Scores

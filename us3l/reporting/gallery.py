@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
-from us3l.errors import UserError
 from us3l.evaluation.features import embed_all
-from us3l.progress import Advance
 from us3l.slimmable import Slimmable
-from us3l.streams import printable
+from us3l.system.errors import UserError
+from us3l.system.progress import Advance
+from us3l.system.streams import printable
 from us3l.width import Width
 
 QUERIES, NEIGHBOURS, MAPPED, CLASSES, CLUSTERS = 8, 6, 500, 10, 8

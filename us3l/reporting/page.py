@@ -10,9 +10,9 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from us3l.errors import UserError
 from us3l.reporting.palette import COLOURS
-from us3l.width import write_width
+from us3l.system.errors import UserError
+from us3l.system.files import as_plain
 
 
 def page(report: dict[str, Any]) -> str:
@@ -22,7 +22,7 @@ def page(report: dict[str, Any]) -> str:
     """
     script = part("draw.js") + part("page.js")
     try:
-        data = json.dumps(report, allow_nan=False, default=write_width)
+        data = json.dumps(report, allow_nan=False, default=as_plain)
         data = data.replace("<", "\\u003c")  # nothing in it can end the element
     except ValueError:
         raise UserError(

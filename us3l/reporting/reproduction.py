@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from us3l.errors import UserError
-from us3l.files import write_text
 from us3l.paper.claims import CLAIMS
-from us3l.paper.figures import add_figures
 from us3l.paper.plans import Plan
 from us3l.paper.reproduce import job_of
+from us3l.paper.run_figures import add_figures
 from us3l.paper.workspace import Found, Workspace, disagreements
-from us3l.progress import clock
-from us3l.reporting.claims import claim_notes, length_figure
+from us3l.reporting.claim_tables import claim_notes, length_figure
+from us3l.system.errors import UserError
+from us3l.system.files import write_text
+from us3l.system.progress import clock
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

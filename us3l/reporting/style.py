@@ -14,10 +14,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from us3l.errors import UserError
-from us3l.files import replacing
 from us3l.reporting.palette import COLOURS, INK, RULE
-from us3l.streams import one_line
+from us3l.system.errors import UserError
+from us3l.system.files import replacing
+from us3l.system.streams import one_line
 
 MARKERS = "osD^vP*Xph"
 DASHES = ("-", "--", ":", "-.")

@@ -14,11 +14,11 @@ from typing import Any, Literal, get_args
 
 from us3l import __version__
 from us3l.data.preprocessing import Preprocessing
-from us3l.errors import UserError
-from us3l.files import checksum, finite, is_inside, locked, read_json, write_json
 from us3l.run.checks import check_version
 from us3l.run.evaluations import METRICS
-from us3l.width import Width, read_width
+from us3l.system.errors import UserError
+from us3l.system.files import checksum, finite, is_inside, locked, read_json, write_json
+from us3l.width import Width
 
 Format = Literal["torch", "safetensors", "onnx", "openvino", "executorch"]
 VERSION = 4
@@ -171,7 +171,7 @@ def _entry(row: object) -> Entry:
         row = {"head": head, "weights": None, "reference": None} | row
     if not isinstance(row, dict) or row.keys() != known:
         raise ValueError(f"an entry must have {', '.join(sorted(known))}")
-    row = row | {"width": read_width(row["width"])}
+    row = row | {"width": Width.from_plain(row["width"])}
     demand(row["format"] in get_args(Format), "format", row["format"])
     demand(isinstance(row["int8"], bool), "int8", row["int8"])
     demand(isinstance(row["files"], dict) and bool(row["files"]), "files", row["files"])

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from us3l.description import read_description
-from us3l.errors import UserError
-from us3l.files import read_bytes, write_text
 from us3l.hub import CARD
 from us3l.run.bundles import Bundle
 from us3l.run.evaluations import METRICS, EvaluationRecord
 from us3l.run.folder import Run
-from us3l.width import as_plain
+from us3l.system.errors import UserError
+from us3l.system.files import read_bytes, write_text
 
 MARK = "<!-- written by us3l; edit freely, and remove this line to keep it -->"
 
@@ -67,7 +66,7 @@ def bundle_card(bundle: Bundle, place: str) -> str:
     table = ["| " + " | ".join(row) + " |" for row in rows]
     table.insert(1, "|" + " --- |" * len(rows[0]))
     on = f" Accuracies are percentages on {measured['data']}." if measured and metrics else ""
-    width = json.dumps(as_plain(bundle.entries[-1].width))
+    width = json.dumps(bundle.entries[-1].width.as_plain())
     parts = [
         _head(),
         MARK,

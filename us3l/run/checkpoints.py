@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from us3l.errors import UserError
-from us3l.files import open_regular, replacing
 from us3l.storage import read_torch
+from us3l.system.errors import UserError
+from us3l.system.files import open_regular, replacing
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
 MARK = b"\nus3l sha256 "

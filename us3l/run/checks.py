@@ -6,7 +6,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 
 def check_version(path: Path, found: Any, known: Container[Any], newest: int) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from us3l.errors import UserError
-from us3l.files import checksum
 from us3l.run.described import read_described, write_described
 from us3l.run.folder import Run
+from us3l.system.errors import UserError
+from us3l.system.files import checksum
 
 VERSION = 1
 

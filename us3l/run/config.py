@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from us3l.errors import UserError, did_you_mean
-from us3l.files import read_bytes, write_text
-from us3l.width import Subnet
+from us3l.system.errors import UserError, did_you_mean
+from us3l.system.files import read_bytes, write_text
+from us3l.width import Width
 
 LARGEST = 2**16  # bytes of a configuration
 DEEPEST = 20
@@ -76,10 +75,6 @@ def build(kind: Any, value: Any, where: str) -> Any:
                 return build(option, value, where)
             except UserError as error:
                 errors.append(error)
-        if Subnet in arguments:
-            raise UserError(
-                f"{where}: {value!r:.80} is not a width: give a number, or one for each stage, such as 0.75-0.5"
-            )
         raise errors[-1]
     if origin is Literal and value in arguments:
         return value
@@ -95,9 +90,11 @@ def build(kind: Any, value: Any, where: str) -> Any:
             number = math.nan
         if math.isfinite(number):
             return number
-    elif kind is Subnet and isinstance(value, str):
-        with suppress(ValueError):
-            return Subnet.parse(value)
+    elif kind is Width and not isinstance(value, bool):
+        try:
+            return Width(value)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
     elif isinstance(kind, type) and isinstance(value, kind) and not (kind is int and not _whole(value)):
         return value
     expected = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))

@@ -10,17 +10,16 @@ from typing import Any, TypeVar
 import safetensors
 from torch import Tensor
 
-from us3l.errors import UserError
-from us3l.files import check_regular, parse_json
 from us3l.storage import write_tensors
-from us3l.width import write_width
+from us3l.system.errors import UserError
+from us3l.system.files import as_plain, check_regular, parse_json
 
 METADATA = "us3l"
 T = TypeVar("T")
 
 
 def write_described(path: Path, tensors: Mapping[str, Tensor], described: dict[str, Any]) -> None:
-    write_tensors(path, tensors, {METADATA: json.dumps(described, default=write_width)})
+    write_tensors(path, tensors, {METADATA: json.dumps(described, default=as_plain)})
 
 
 def read_described(path: Path, build: Callable[[dict[str, Any], dict[str, Tensor]], T], what: str, remedy: str) -> T:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from us3l import __version__
-from us3l.errors import UserError
-from us3l.files import finite, read_json, write_json, write_text
 from us3l.run.checks import check_version, demand
 from us3l.run.folder import Run
 from us3l.run.identity import clean, short, source_of
 from us3l.run.weights import Weights, check_weights
-from us3l.width import Width, read_width
+from us3l.system.errors import UserError
+from us3l.system.files import finite, read_json, write_json, write_text
+from us3l.width import Width
 
 VERSION = 2  # of version 1, files name neither their version nor the weights
 DETECTIONS = "-detections.json"  # beside a record: all detections, in COCO's form
@@ -151,7 +151,7 @@ def _record(content: Mapping[str, Any]) -> DetectionRecord:
         demand(isinstance(values[key], str), key, values[key])
     for key in ("source", "us3l", "torch", "date"):
         demand(isinstance(values.get(key), str | None), key, values.get(key))
-    values["width"] = read_width(values["width"])
+    values["width"] = Width.from_plain(values["width"])
     for key in ("train_images", "test_images"):
         demand(finite(values[key]) and values[key] >= 0, key, values[key])
     losses = values["losses"]

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from us3l import __version__
-from us3l.errors import Caution, UserError
-from us3l.files import finite, read_json, write_json
 from us3l.run.checks import check_version, demand
 from us3l.run.folder import Run
 from us3l.run.identity import DataIdentity, clean, source_of
 from us3l.run.weights import Weights, check_weights
-from us3l.width import AnyWidth, Width, decode, read_width
+from us3l.system.errors import Caution, UserError
+from us3l.system.files import finite, read_json, write_json
+from us3l.width import AnyWidth, Width
 
 if TYPE_CHECKING:
     from us3l.slimmable import Slimmable
@@ -126,6 +126,7 @@ class EvaluationRecord:
         """One dictionary per width, for pandas: costs, accuracies, and the 95 % interval of each accuracy."""
         return [
             {name: value for name, value in asdict(result).items() if value is not None}
+            | {"width": Width(result.width).as_plain()}
             | {
                 f"{kind}_{end}": getattr(score, end)
                 for kind, score in self.scores.get(result.width, {}).items()
@@ -332,12 +333,12 @@ def _record(name: str, content: dict[str, Any]) -> EvaluationRecord:
     demand(isinstance(content.get("training"), dict | None), "training", content.get("training"))
     scores = content.get("scores") or {}
     values["scores"] = {
-        decode(width): {metric: _score(one) for metric, one in kinds.items()} for width, kinds in scores.items()
+        Width(width): {metric: _score(one) for metric, one in kinds.items()} for width, kinds in scores.items()
     }
     for score in (score for kinds in values["scores"].values() for score in kinds.values()):
         demand(not classes or len(score.per_class) == len(classes), "per_class", score.per_class)
     values["few_labels"] = [
-        FewLabels(**(one | {"width": read_width(one["width"]), "linear": _score(one["linear"])}))
+        FewLabels(**(one | {"width": Width.from_plain(one["width"]), "linear": _score(one["linear"])}))
         for one in content.get("few_labels") or []
     ]
     return EvaluationRecord(name, **values)
@@ -388,6 +389,6 @@ def _result(row: object, index: int) -> WidthResult:
 
 def _named(name: str, index: int) -> Width:
     try:
-        return read_width(name)
+        return Width.from_plain(name)
     except ValueError as error:
         raise UserError(f"results entry {index}: {error}") from None

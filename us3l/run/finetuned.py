@@ -14,7 +14,7 @@ from us3l.run.described import read_described, write_described
 from us3l.run.evaluations import EvaluationRecord, evaluation_file
 from us3l.run.folder import Run
 from us3l.run.weights import Weights, check_weights
-from us3l.width import Width, decode, read_width
+from us3l.width import Width
 
 VERSION = 1
 NAME = re.compile(r"(?P<name>.+)\.finetuned-(?P<width>[0-9.ed-]+)x\.safetensors")
@@ -44,7 +44,7 @@ def list_finetuned(run: Run) -> dict[str, list[Width]]:
     found: dict[str, list[Width]] = {}
     for path in sorted(run.evaluation_folder.glob("*.safetensors")):
         if match := NAME.fullmatch(path.name):
-            found.setdefault(match["name"], []).append(decode(match["width"]))
+            found.setdefault(match["name"], []).append(Width(match["width"]))
     return found
 
 
@@ -82,7 +82,7 @@ def read_finetuned(run: Run, name: str, width: Width) -> Finetuned:
 def _finetuned(described: dict[str, Any], tensors: dict[str, Tensor]) -> Finetuned:
     if described["version"] != VERSION:
         raise ValueError(f"it has format {described['version']!r:.40}, this us3l reads {VERSION}: use a newer one")
-    width, classes, data = read_width(described["width"]), described["classes"], described["data"]
+    width, classes, data = Width.from_plain(described["width"]), described["classes"], described["data"]
     texts = isinstance(classes, list) and all(isinstance(one, str) for one in [*classes, data])
     if not texts:
         raise ValueError("its classes or its data's name are not what they should be")

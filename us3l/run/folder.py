@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from us3l.description import holds_model, read_description
-from us3l.errors import UserError, did_you_mean
-from us3l.files import check_inside, locked
 from us3l.hub import local_folder
 from us3l.run.config import read_plain, write_config
 from us3l.run.identity import data_source
 from us3l.run.weights import Weights, weights_of
+from us3l.system.errors import UserError, did_you_mean
+from us3l.system.files import check_inside, locked
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from us3l.run.searches import SearchRecord
     from us3l.slimmable import Slimmable
 
-LOCK = ".lock"  # the name that `us3l.files.locked` gives it
+LOCK = ".lock"  # the name that `us3l.system.files.locked` gives it
 Product = Literal["student", "teacher"]
 """Whose weights a model has: the trained network's, or those of its momentum teacher."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from us3l.files import expanded
+from us3l.system.files import expanded
 
 CHECKSUMS = ("checksum", "files", "pixels")
 
@@ -53,7 +53,7 @@ def source_of(data: str | Path) -> str:
     >>> source_of("digits")
     'digits'
     """
-    from us3l.data.named import NAMED_SETS
+    from us3l.data.datasets import NAMED_SETS
 
     if data in NAMED_SETS:
         return str(data)
@@ -65,7 +65,7 @@ def source_of(data: str | Path) -> str:
 
 def data_path(data: str) -> str:
     """The absolute path of images that are named by a path, as seen from the present working folder; else nothing."""
-    from us3l.data.named import NAMED_SETS
+    from us3l.data.datasets import NAMED_SETS
 
     path = expanded(data)
     return os.path.abspath(path) if data and data not in NAMED_SETS and os.path.exists(path) else ""

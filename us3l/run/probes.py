@@ -15,7 +15,7 @@ from us3l.run.described import read_described, write_described
 from us3l.run.evaluations import EvaluationRecord
 from us3l.run.folder import Run
 from us3l.run.weights import Weights, check_weights
-from us3l.width import Width, decode, read_width
+from us3l.width import Width
 
 SUFFIX = ".probes.safetensors"
 VERSION = 2  # of version 1, files do not name their version or the weights
@@ -120,7 +120,7 @@ def _texts(values: object) -> bool:
 
 
 def _width(text: str) -> Width:
-    return read_width(decode(text))
+    return Width.from_plain(text)
 
 
 def _checked(weight: Tensor, bias: Tensor, classes: list[str] | None) -> Linear:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from us3l import __version__
-from us3l.errors import UserError
-from us3l.files import finite, read_json, write_json, write_text
 from us3l.run.checks import check_version
 from us3l.run.folder import Run
 from us3l.run.weights import Weights, check_weights
-from us3l.width import Width, decode, encode, read_width
+from us3l.system.errors import UserError
+from us3l.system.files import finite, read_json, write_json, write_text
+from us3l.width import Width
 
 VERSION = 2  # of version 1 there is one file, profile.json, which names neither its device nor the weights
 
@@ -33,7 +33,7 @@ class Costs:
     bytes: int
     """Weights and batch-norm statistics as stored in 32 bits."""
     memory: int
-    """Peak bytes of the activations for one image: see `us3l.deploy.memory`."""
+    """Peak bytes of the activations for one image: see `us3l.deploy.peak_memory`."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,12 @@ class Profile:
         """A dictionary for each width on each backend and batch size, with its accuracy if one is given."""
         table: list[dict[str, Any]] = []
         for costs in self.costs:
-            known = asdict(costs) | {"accuracy": (percent or {}).get(costs.width)}
+            known = asdict(costs) | {
+                "width": Width(costs.width).as_plain(),
+                "accuracy": (percent or {}).get(costs.width),
+            }
             timed = [asdict(latency) for latency in self.latencies if latency.width == costs.width]
-            table += [known | latency for latency in timed or [{}]]
+            table += [known | latency | {"width": known["width"]} for latency in timed or [{}]]
         return table
 
 
@@ -170,7 +173,7 @@ def write_profile(run: Run, profile: Profile, percent: Mapping[Width, float] | N
     path = profile_file(run, profile.device)
     content = {"version": VERSION, **asdict(known)}
     if profile.agreement:
-        content["agreement"]["percent"] = {encode(width): value for width, value in profile.agreement.percent.items()}
+        content["agreement"]["percent"] = {str(width): value for width, value in profile.agreement.percent.items()}
     del content["device"]
     write_json(path, content)
     rows = profile.rows(percent)
@@ -203,12 +206,12 @@ def _profile(device: str, content: dict[str, Any]) -> Profile:
 def _agreement(value: dict[str, Any] | None) -> Agreement | None:
     if value is None:
         return None
-    percent = {read_width(decode(width)): _amount(number) for width, number in value["percent"].items()}
+    percent = {Width.from_plain(width): _amount(number) for width, number in value["percent"].items()}
     return Agreement(_text(value["data"]), int(_amount(value["images"])), int(_amount(value["neighbours"])), percent)
 
 
 def _checked(name: str, value: Any) -> Any:
-    return _text(value) if name == "backend" else read_width(value) if name == "width" else _amount(value)
+    return _text(value) if name == "backend" else Width.from_plain(value) if name == "width" else _amount(value)
 
 
 def _text(value: Any) -> Any:

@@ -14,10 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from us3l.errors import UserError
-from us3l.files import append_lines, finite, parse_json, read_lines, write_text
 from us3l.run.folder import Run
-from us3l.width import Subnet, Width, write_width
+from us3l.system.errors import UserError
+from us3l.system.files import append_lines, as_plain, finite, parse_json, read_lines, write_text
+from us3l.width import Width
 
 VERSION = 2  # runs of version 1 have no starts.jsonl
 
@@ -118,7 +118,7 @@ def read_speeds(run: Run) -> list[Speed]:
 
 def append_records(run: Run, records: Sequence[Record]) -> None:
     rows = ({"event": NAMES[type(one)], **asdict(one)} for one in records)
-    append_lines(run.metrics, [json.dumps(row, default=write_width) for row in rows])
+    append_lines(run.metrics, [json.dumps(row, default=as_plain) for row in rows])
 
 
 def read_starts(run: Run) -> list[Start]:
@@ -194,13 +194,13 @@ def _whole(value: Any) -> bool:
 
 
 def _widths(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, Subnet) or finite(one) for one in value)
+    return isinstance(value, list) and all(isinstance(one, Width) for one in value)
 
 
 def _named(value: Any) -> Any:
-    """The sub-network of a name; what is not one stays as it is."""
+    """The width of a number or a name; what is not one stays as it is."""
     with suppress(ValueError):
-        return Subnet.parse(value) if isinstance(value, str) else value
+        return Width.from_plain(value)
     return value
 
 

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from us3l.errors import UserError
-from us3l.files import finite, read_json, write_json
 from us3l.run.checks import check_version
 from us3l.run.folder import Run
 from us3l.run.identity import clean
 from us3l.run.weights import Weights, check_weights
+from us3l.system.errors import UserError
+from us3l.system.files import finite, read_json, write_json
 
 VERSION = 1
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from us3l import __version__
-from us3l.errors import UserError
-from us3l.files import append_lines, finite, parse_json, read_json, read_lines, write_json, write_text
 from us3l.run.checks import check_version, demand
 from us3l.run.folder import Run
 from us3l.run.identity import clean
 from us3l.run.weights import Weights, check_weights
-from us3l.width import Subnet, Width, read_width
+from us3l.system.errors import UserError
+from us3l.system.files import append_lines, finite, parse_json, read_json, read_lines, write_json, write_text
+from us3l.width import Width
 
 VERSION = 1
 SCORES = ".scores.jsonl"
@@ -44,7 +44,7 @@ class FoundNetwork:
     @property
     def uniform(self) -> bool:
         """Whether it is a plain width."""
-        return not isinstance(self.width, Subnet)
+        return self.width.plain
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _record(name: str, content: dict[str, Any]) -> SearchRecord:
     demand(isinstance(values["fits"], bool), "fits", values["fits"])
     values["budgets"] = _figures(values["budgets"])
     demand(bool(values["budgets"]), "budgets", values["budgets"])
-    values["best"] = read_width(values["best"])
+    values["best"] = Width.from_plain(values["best"])
     values["networks"] = [_found(one, next(iter(values["budgets"]))) for one in values["networks"]]
     values["weights"] = Weights.of(values["weights"])
     record = SearchRecord(name, **values)
@@ -191,7 +191,7 @@ def _found(value: dict[str, Any], needed: str) -> FoundNetwork:
         demand(finite(value[name]) or (value[name] is None and name != "score"), name, value[name])
     figures = _figures(value["figures"])
     demand(needed in figures, "figures", value["figures"])
-    return FoundNetwork(**value | {"width": read_width(value["width"]), "figures": figures})
+    return FoundNetwork(**value | {"width": Width.from_plain(value["width"]), "figures": figures})
 
 
 def _figures(value: Any) -> dict[str, float]:

@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from us3l.errors import Caution, UserError
-from us3l.files import check_regular, checksum, open_regular, parse_json
+from us3l.system.errors import Caution, UserError
+from us3l.system.files import check_regular, checksum, open_regular, parse_json
 
 LARGEST_HEADER = 100 * 2**20  # bytes, as in safetensors itself
 

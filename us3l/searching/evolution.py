@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from us3l.searching.space import Genes, Space
+from us3l.searching.search_space import Genes, Space
 
 PARENTS = 8
 STALE = 60  # children in a row that are known already

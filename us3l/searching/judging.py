@@ -11,7 +11,7 @@ from us3l.calibration import calibrate
 from us3l.evaluation.unlabelled import linear_cka, predicted_share, shared_neighbours
 from us3l.searching.settings import ScoreName
 from us3l.slimmable import Slimmable
-from us3l.width import Width
+from us3l.width import FULL, Width
 
 SCORES: dict[ScoreName, Callable[[Tensor, Tensor], float]] = {
     "prediction": predicted_share,
@@ -35,7 +35,7 @@ class Judge:
 
     def __init__(self, net: Slimmable, images: Tensor, score: ScoreName = "prediction") -> None:
         self.net, self.images, self.compare = net, images, SCORES[score]
-        self.full = self.features(1.0)
+        self.full = self.features(FULL)
 
     def __call__(self, width: Width) -> float:
         return self.compare(self.features(width), self.full)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from us3l.costs import cost
-from us3l.deploy.memory import peak_memory
+from us3l.deploy.peak_memory import peak_memory
 from us3l.deploy.timing import take_turns
 from us3l.slimmable import Slimmable
-from us3l.width import Width
+from us3l.width import FULL, Width
 
 TURNS = 3
 
@@ -49,7 +49,7 @@ class BlockTimes:
     @torch.inference_mode()
     def _scale(self) -> float:
         """How much longer the full network takes than its blocks one by one."""
-        return self._time(self.net.blank(1.0).eval(), torch.zeros(1, 3, self.size, self.size)) / self._sum(1.0)
+        return self._time(self.net.blank(1.0).eval(), torch.zeros(1, 3, self.size, self.size)) / self._sum(FULL)
 
     @torch.inference_mode()
     def _sum(self, width: Width) -> float:

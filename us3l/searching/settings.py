@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 
 ScoreName = Literal["prediction", "neighbours", "cka"]
 FEWEST = 50  # images

@@ -21,15 +21,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from us3l.deploy.networks import Task
-from us3l.errors import UserError
+from us3l.runtime.networks import Task
 from us3l.serving.api import ENDPOINTS, Endpoint, openapi
 from us3l.serving.arrivals import ARRIVAL
 from us3l.serving.bodies import content_kind, header, is_image
 from us3l.serving.pages import docs_page, live_page
 from us3l.serving.refusals import Refusal
 from us3l.serving.service import TASKS, Answer, Service
-from us3l.width import Width, given, stage_widths, write_width
+from us3l.system.errors import UserError
+from us3l.system.files import as_plain
+from us3l.width import Width
 
 LOG = logging.getLogger("us3l.serving.requests")
 TOP = 5
@@ -249,7 +250,7 @@ def shared(answer: Answer) -> dict[str, Any]:
 
 def plain(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """JSON. Floats have all their digits: read as float32 they are what was computed, to the bit."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=write_width)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=as_plain)
     content = text.encode("utf-8", "replace")  # names of classes need not be text
     return Response(content, status, SAFE | (headers or {}), "application/json")
 
@@ -271,10 +272,10 @@ def asked_width(request: Request) -> Width | None:
     if text is None:
         return None
     try:
-        width = given(text.removesuffix("x"))
+        width = Width(text.removesuffix("x"))
     except UserError:
         raise Refusal(400, "this is not a width") from None
-    if not all(0 < one < math.inf for one in stage_widths(width)):
+    if not all(0 < one < math.inf for one in width.widths):
         raise Refusal(400, "a width must be above 0")
     return width
 

@@ -15,19 +15,18 @@ import numpy as np
 import torch
 from PIL import Image as Pillow
 
-from us3l.data import sandbox
-from us3l.data.decode import Damaged, decode_here, quicken
-from us3l.deploy.adaptive import Controller
-from us3l.deploy.backends import Backend, Forward, run_onnx
-from us3l.deploy.networks import Files, Shared, Task
-from us3l.deploy.runtime import MEASURED, Runtime, spread
-from us3l.deploy.space import SpaceName, shared_maps
+from us3l.collection.shared_space import SpaceName, shared_maps
+from us3l.data.decode import Damaged, decode
 from us3l.deploy.timing import percentile, take_turns
-from us3l.errors import UserError
-from us3l.files import checksum
 from us3l.run.bundles import MANIFEST
+from us3l.runtime.adaptive import Controller
+from us3l.runtime.backends import Backend, Forward, run_onnx
+from us3l.runtime.networks import Files, Shared, Task
+from us3l.runtime.runtime import MEASURED, Runtime, spread
 from us3l.serving.settings import ServiceSettings
-from us3l.width import Subnet, Width
+from us3l.system.errors import UserError
+from us3l.system.files import checksum
+from us3l.width import Width
 
 TURNS = 3
 SHORT_MS = 2.0  # per image, which one thread computes
@@ -94,7 +93,6 @@ class ServedModel:
         head: str | None = None,
         space: SpaceName = "own",
     ) -> None:
-        quicken(aloud=False)
         self.settings, self._most_pixels = settings, round(1e6 * settings.max_megapixels)
         self.runtime = Runtime(path, backend, threads, int8, head, space)
         self.name = path.resolve().name
@@ -144,7 +142,7 @@ class ServedModel:
         found = wanted
         if isinstance(networks, Shared) and known[0] <= wanted <= known[-1]:
             found = networks.net.canonical(wanted)
-            if isinstance(found, Subnet) and task == "features" and self.runtime.space == "own":
+            if not found.plain and task == "features" and self.runtime.space == "own":
                 known = [*known, found] if networks.net.calibrated(found) else known
         if found in known:
             return found
@@ -244,11 +242,11 @@ class ServedModel:
     def read_small(self, image: bytes) -> np.ndarray | None:
         """The same of an image that takes a few milliseconds at most, whoever made it: a small JPEG or PNG in which
         nothing is repeated or packed many times over. None of all others, and of those that are damaged."""
-        if not quick_to_read(image) or sandbox.wanted():
+        if not quick_to_read(image):
             return None
         try:
             side = self.runtime.networks.preprocessing.resize
-            return decode_here(image, side, most=min(SMALL_IMAGE, self._most_pixels)).transpose(2, 0, 1)
+            return decode(image, side, most=min(SMALL_IMAGE, self._most_pixels)).transpose(2, 0, 1)
         except Damaged:
             return None
 

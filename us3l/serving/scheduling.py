@@ -13,10 +13,10 @@ from itertools import islice
 
 import numpy as np
 
-from us3l.deploy.networks import Task
-from us3l.errors import UserError
+from us3l.runtime.networks import Task
 from us3l.serving.model import ServedModel
 from us3l.serving.refusals import Refusal
+from us3l.system.errors import UserError
 from us3l.width import Width
 
 LOG = logging.getLogger("us3l.serving")

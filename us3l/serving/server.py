@@ -18,12 +18,12 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from us3l.errors import Caution, UserError
 from us3l.serving.application import Handlers, application
 from us3l.serving.arrivals import ARRIVAL, Arrival, Arrivals
 from us3l.serving.bodies import header
 from us3l.serving.guarding import STILL, LoopGuard
 from us3l.serving.service import TASKS, Service, late_ms
+from us3l.system.errors import Caution, UserError
 
 LOG = logging.getLogger("us3l.serving")
 LONGEST_HEAD = 2**16

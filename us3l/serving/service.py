@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from us3l.deploy.networks import Task
-from us3l.errors import UserError
+from us3l.runtime.networks import Task
 from us3l.serving.bodies import Bodies
+from us3l.serving.metrics import ServiceWatch
 from us3l.serving.model import ServedModel
 from us3l.serving.refusals import Refusal
 from us3l.serving.scheduling import QueuedRequest, Scheduler
 from us3l.serving.settings import ServiceSettings
-from us3l.serving.watching import ServiceWatch
-from us3l.width import Width, mean_width
+from us3l.system.errors import UserError
+from us3l.width import Width
 
 LOG = logging.getLogger("us3l.serving")
 HANGING = 30.0  # seconds after its deadline in which a job that has begun must end
@@ -64,7 +64,7 @@ class Service:
         self.headroom = HEADROOM
         """Share of the target that a request without a width is expected to take at most, to be accepted."""
         self.bodies = Bodies(settings)
-        self.watch = ServiceWatch(lambda: mean_width(self._width()), lambda: self.scheduler.waiting)
+        self.watch = ServiceWatch(lambda: float(self._width()), lambda: self.scheduler.waiting)
         self.scheduler = Scheduler(
             settings.workers,
             settings.queue,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 from us3l.width import Width
 
 

@@ -12,10 +12,10 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from us3l.data.keeping import kept_bytes
-from us3l.devices import Device, Precision
+from us3l.data.cached import cached_bytes
+from us3l.system.devices import Device, Precision
 from us3l.training.recipes import Optimiser, Recipe, named, times
-from us3l.training.run import Machine, RunConfig
+from us3l.training.run_config import Machine, RunConfig
 
 TINY = 32
 """Pixels: pictures up to this side are trained on by the recipe "mini", on any device."""
@@ -62,7 +62,7 @@ class Situation:
     device_memory: int | None = None
     """Bytes that are free on a GPU."""
     precision: Precision = "32-true"
-    """The arithmetic that suits the device: see `us3l.devices.precision_for`."""
+    """The arithmetic that suits the device: see `us3l.system.devices.precision_for`."""
 
     @property
     def side(self) -> int:
@@ -145,7 +145,7 @@ def choose(facts: Situation, given: Mapping[str, Any] | None = None) -> Fit:
     recipe = config.recipe
     if "epochs" not in given and name != "mini":
         recipe = replace(recipe, epochs=_epochs(recipe, facts))
-    images, bound = kept_bytes(facts.shapes, facts.images, recipe.views), config.machine.memory_gib * 2**30
+    images, bound = cached_bytes(facts.shapes, facts.images, recipe.views), config.machine.memory_gib * 2**30
     streams = config.machine.stream or images > min(bound, math.inf if facts.memory is None else facts.memory // 2)
     if streams and images <= bound:
         config = replace(config, machine=replace(config.machine, stream=True))

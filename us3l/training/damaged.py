@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from us3l.errors import UserError
-from us3l.files import read_bytes, replacing
+from us3l.system.errors import UserError
+from us3l.system.files import read_bytes, replacing
 
 
 def note_damaged(path: Path, damaged: Iterable[str]) -> list[str]:

@@ -15,10 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from us3l.files import append_lines
 from us3l.objective.spec import Objective
-from us3l.progress import PLAIN_EVERY, Progress, Screen, clock, redraws
-from us3l.streams import one_line, printable
+from us3l.system.files import append_lines
+from us3l.system.progress import PLAIN_EVERY, Progress, Screen, clock, redraws
+from us3l.system.streams import one_line, printable
 from us3l.training.monitor import WidthGauges
 from us3l.width import Width
 

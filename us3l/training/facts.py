@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from us3l.data.images import ImageSet
-from us3l.data.memory import available_memory
+from us3l.data.in_memory import available_memory
+from us3l.data.loader import usable_cores
 from us3l.data.sources import Data, peek
-from us3l.data.workers import usable_cores
-from us3l.devices import choose_device, precision_here
-from us3l.progress import SILENT, Progress
+from us3l.system.devices import choose_device, precision_here
+from us3l.system.progress import SILENT, Progress
 from us3l.training.automatic import Situation
 
 
@@ -21,7 +21,7 @@ def look(data: Data, given: Mapping[str, Any] | None = None, progress: Progress 
 
     Args:
         data: See `us3l.data.sources.open_images`; only the headers of a few hundred images are read.
-        given: Settings by their bare names: `images`, `accelerator` and `fsdp` matter here.
+        given: Settings by their bare names: `images` and `accelerator` matter here.
         progress: Told how far it is, where looking takes long.
     """
     given = given or {}
@@ -35,7 +35,7 @@ def look(data: Data, given: Mapping[str, Any] | None = None, progress: Progress 
         cores=usable_cores(),
         memory=available_memory(),
         device=device.type,  # type: ignore[arg-type]
-        precision=precision_here(device.type, scaling=not given.get("fsdp")),  # type: ignore[arg-type]
+        precision=precision_here(device.type),  # type: ignore[arg-type]
         **(_gpu() if device.type == "cuda" else {}),
     )
 

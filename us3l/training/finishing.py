@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from us3l.calibration import calibrate
 from us3l.data.images import Images
 from us3l.distributed.launching import make_fabric
-from us3l.errors import UserError
-from us3l.files import checksum
 from us3l.objective.learner import Learner
-from us3l.progress import Progress
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
 from us3l.run.classifiers import ElasticClassifier, write_classifier
 from us3l.run.folder import Product
-from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
-from us3l.stopping import Interrupted
+from us3l.system.errors import UserError
+from us3l.system.files import checksum
+from us3l.system.progress import Progress
+from us3l.system.seeds import seeded
+from us3l.system.stopping import Interrupted
 from us3l.training.display import Display
 from us3l.training.recipes import Recipe
-from us3l.training.run import RunConfig
+from us3l.training.run_config import RunConfig
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
 from us3l.training.trouble import diverged, going_on
@@ -64,7 +64,7 @@ def make_model(config: RunConfig, run: Run, product: Product, images: Images, pr
         progress: Told how far it is.
     """
     check_product(config.recipe, product)
-    machine = replace(config.machine, devices=1, compile=False, sync_bn=False, fsdp=False)
+    machine = replace(config.machine, devices=1, compile=False, sync_bn=False)
     with run.held():
         trainer = Trainer(config.recipe, images, make_fabric(machine.accelerator, 1, "32-true"), machine, run.family)
         trainer.load_state(load_checkpoint(run.checkpoints)[0])

@@ -12,15 +12,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from us3l.data.preprocessing import Channels, Preprocessing
-from us3l.data.spec import MEAN, STD
-from us3l.errors import UserError, did_you_mean
+from us3l.data.view_settings import MEAN, STD
 from us3l.families import create, options_for, recognise
-from us3l.files import check_regular, expanded
 from us3l.hub import local_folder, silence
 from us3l.slimmable import Slimmable
 from us3l.storage import load, load_plain, read_tensors, read_torch, shapes_of
+from us3l.system.errors import UserError, did_you_mean
+from us3l.system.files import check_regular, expanded
 from us3l.tensors import digest, tensors_of
-from us3l.training.run import RunConfig
+from us3l.training.run_config import RunConfig
 
 Init = str | Path | nn.Module
 """A state dict's file, `torchvision:NAME`, `timm:NAME`, the folder of a run or a model, `hf:USER/NAME` (a model of ours

@@ -26,15 +26,16 @@ from torch.nn import functional as F
 
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
-from us3l.errors import UserError
 from us3l.evaluation.features import embed_all
-from us3l.files import read_lines
-from us3l.progress import SILENT
 from us3l.run import Run
 from us3l.run.records import Gauges, Record, StepRecord, append_records, read_records
 from us3l.slimmable import Slimmable
-from us3l.streams import one_line
-from us3l.training.run import LoggerName
+from us3l.system.errors import UserError
+from us3l.system.files import read_lines
+from us3l.system.progress import SILENT
+from us3l.system.streams import one_line
+from us3l.training.run_config import LoggerName
+from us3l.width import FULL, Width
 
 PACKAGES: dict[LoggerName, str] = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
 PICTURED, QUERIES, NEIGHBOURS = 500, 8, 6
@@ -94,7 +95,7 @@ class Recorder:
         if not self.loggers:
             return
         images = sample(PICTURED, torch.Generator().manual_seed(0))
-        for width in dict.fromkeys(width for width in (1.0, net.widths[0]) if net.calibrated(width)):
+        for width in dict.fromkeys(width for width in (FULL, net.widths[0]) if net.calibrated(width)):
             picture = neighbours_picture(net, width, images, preprocessing)
             for name in list(self.loggers):
                 with self._guarded(name):
@@ -138,7 +139,7 @@ def values_of(record: Record) -> dict[str, float]:
 
     Sub-networks are told by their place in the step, since their widths are drawn again each time.
 
-    >>> values_of(StepRecord(7, 1, 0.1, [1.0, 0.25], [4.2, -0.5]))
+    >>> values_of(StepRecord(7, 1, 0.1, [Width(1), Width(0.25)], [4.2, -0.5]))
     {'lr': 0.1, 'epoch': 1, 'loss/full': 4.2, 'loss/sub1': -0.5, 'width/sub1': 0.25}
     >>> values_of(Gauges(7, 1, {"0.25": {"spread": 0.9}}))
     {'spread/0.25x': 0.9}
@@ -151,8 +152,8 @@ def values_of(record: Record) -> dict[str, float]:
     values["loss/full"] = record.losses[0]
     for place, (width, loss) in enumerate(zip(record.widths[1:], record.losses[1:], strict=True), start=1):
         values[f"loss/sub{place}"] = loss
-        if isinstance(width, int | float):  # widths per stage are in metrics.jsonl alone
-            values[f"width/sub{place}"] = width
+        if Width(width).plain:  # widths per stage are in metrics.jsonl alone
+            values[f"width/sub{place}"] = float(width)
     return values
 
 
@@ -279,7 +280,7 @@ OPENERS: dict[LoggerName, Callable[[Run], Logger]] = {
 }
 
 
-def neighbours_picture(net: Slimmable, width: float, images: ImageSet, preprocessing: Preprocessing) -> np.ndarray:
+def neighbours_picture(net: Slimmable, width: Width, images: ImageSet, preprocessing: Preprocessing) -> np.ndarray:
     """Some images, each followed by those nearest to it in the features of a width: a row each, H x W x 3, uint8."""
     features = F.normalize(embed_all([net.at(width)], images, preprocessing).values[0].float(), dim=1)
     queries = torch.linspace(0, len(images) - 1, min(QUERIES, len(images))).round().long()

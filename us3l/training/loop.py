@@ -14,14 +14,11 @@ from torch import Tensor
 from us3l import __version__
 from us3l.data.images import Images
 from us3l.distributed.launching import any_of, first_alone, is_first, make_fabric, processes
-from us3l.distributed.sharding import gather, scatter
-from us3l.errors import UserError
 from us3l.families.family import as_family
 from us3l.objective.sampling import lower_bound
 from us3l.objective.scaling import teacher_rate
 from us3l.objective.spec import Objective
 from us3l.objective.spec import warning as guideline_warning
-from us3l.progress import SILENT, Progress
 from us3l.run import Run
 from us3l.run.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
 from us3l.run.config import write_config
@@ -36,7 +33,9 @@ from us3l.run.records import (
     cut_records,
 )
 from us3l.slimmable import Slimmable
-from us3l.stopping import Interrupted, stop_requests
+from us3l.system.errors import UserError
+from us3l.system.progress import SILENT, Progress
+from us3l.system.stopping import Interrupted, stop_requests
 from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
 from us3l.training.finishing import check_product, finish
@@ -44,10 +43,10 @@ from us3l.training.initial import Init, Pretrained
 from us3l.training.loggers import Recorder, check_loggers
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.recipes import SOURCE
-from us3l.training.run import RunConfig, config_of
+from us3l.training.run_config import RunConfig, config_of
 from us3l.training.trainer import StepResult, Trainer, new_network, new_teacher
 from us3l.training.trouble import explained, going_on, last_good, not_finite
-from us3l.width import Width, mean_width
+from us3l.width import Width
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
 MONITORINGS = 10  # looks at the gauges in a run
@@ -79,7 +78,7 @@ def pretrain(
     check_settings(config)
     machine = config.machine.settled()
     config = replace(config, machine=machine)
-    fabric = make_fabric(machine.accelerator, machine.devices, machine.precision, machine.fsdp)
+    fabric = make_fabric(machine.accelerator, machine.devices, machine.precision)
     if not (resume and run.started):
         run.refuse_if_used()
     with run.held() if is_first(fabric) else nullcontext(), explained(config, run):
@@ -109,7 +108,6 @@ def pretrain(
                     train(config, trainer, monitor, run, recorder, display, asked_to_stop)
                     for name in trainer.damaged:
                         display.record(f"skipped {name}")
-                gather(trainer.learner)
                 with first_alone(fabric) as alone:
                     if alone:
                         finish(trainer, run, display, asked_to_stop)
@@ -200,8 +198,7 @@ def train(
             append_speed(run, speed)
             speed = Speed()
         if epoch_ends and (epoch % math.ceil(epochs / MONITORINGS) == 0 or epoch == epochs):
-            with for_a_look(trainer):
-                collapsed = look(trainer, monitor, recorder, display, epoch) if monitor else []
+            collapsed = look(trainer, monitor, recorder, display, epoch) if monitor else []
             if config.machine.stop_on_collapse and trainer.fabric.broadcast(collapsed):
                 raise UserError(f"stopped after step {trainer.step}, as the embeddings collapsed; {last_good(run)}")
         # Last, so that a checkpoint is never ahead of the metrics.
@@ -215,18 +212,6 @@ def train(
                 f"stopped after step {trainer.step} of {trainer.steps}; the state is saved{going_on(run)}"
             )
         started = time.perf_counter()
-
-
-@contextmanager
-def for_a_look(trainer: Trainer) -> Iterator[None]:
-    """The networks with whole tensors, and not compiled, as batches are few and of other sizes than in training.
-
-    All processes must enter together.
-    """
-    gather(trainer.learner)
-    with torch.compiler.set_stance("force_eager") if trainer.machine.compile else nullcontext():
-        yield
-    scatter(trainer.learner)
 
 
 def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResult]) -> list[StepRecord | Skipped]:
@@ -268,7 +253,9 @@ def show(record: StepRecord | Skipped, objective: Objective) -> str:
 
 def look(trainer: Trainer, monitor: Monitor, recorder: Recorder, display: Display, epoch: int) -> list[Width]:
     """Show and record the gauges; the widths that have collapsed."""
-    gauges = monitor.measure()
+    # Not compiled: batches are few, and of other sizes than in training.
+    with torch.compiler.set_stance("force_eager") if trainer.machine.compile else nullcontext():
+        gauges = monitor.measure()
     display.show(gauges)
     named = {f"{width:g}": values for width, values in gauges.items()}
     recorder.add([Gauges(trainer.step - 1, epoch, named)])
@@ -314,7 +301,7 @@ def step_cost(widths: list[Width], sub_share: float = 1.0) -> float:
         sub_share: The share of the base's pixels that sub-networks see.
     """
     base, *subs = widths
-    return 1 + 3 * (mean_width(base) ** 2 + sub_share * sum(mean_width(width) ** 2 for width in subs))
+    return 1 + 3 * (float(base) ** 2 + sub_share * sum(float(width) ** 2 for width in subs))
 
 
 def start_of(trainer: Trainer) -> Start:

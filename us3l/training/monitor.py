@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from us3l.evaluation.neighbours import knn_accuracy
+from us3l.evaluation.knn import knn_accuracy
 from us3l.evaluation.unlabelled import embed_views, quality
-from us3l.seeds import seeded
+from us3l.system.seeds import seeded
 from us3l.training.trainer import Trainer
 from us3l.width import Width
 
@@ -77,11 +77,11 @@ class Monitor:
         gauges = {"turn": turn(before.to(now), now), "change": change(before.to(now), now)}
         return {name: value for name, value in gauges.items() if math.isfinite(value)}
 
-    def state(self) -> dict[Width, Tensor]:
-        return dict(self.guidance)
+    def state(self) -> dict[float, Tensor]:
+        return {float(width): guidance for width, guidance in self.guidance.items()}
 
-    def load_state(self, state: dict[Width, Tensor]) -> None:
-        self.guidance = dict(state)
+    def load_state(self, state: dict[float, Tensor]) -> None:
+        self.guidance = {Width(width): guidance for width, guidance in state.items()}
 
 
 def spread(embeddings: Tensor) -> float:

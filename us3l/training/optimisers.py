@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from us3l.distributed.sharding import local
-from us3l.errors import UserError
+from us3l.system.errors import UserError
 from us3l.training.recipes import Optimiser
 
 
@@ -31,11 +30,11 @@ def new_optimiser(settings: Optimiser, module: nn.Module, device: torch.device) 
 
 
 def tensors_of(optimiser: torch.optim.Optimizer) -> dict[tuple[Tensor, str], Tensor]:
-    """All that an optimiser's step changes: the parameters, and its own state of each; this process's shares."""
+    """All that an optimiser's step changes: the parameters, and its own state of each."""
     found: dict[tuple[Tensor, str], Tensor] = {}
     for parameter in (parameter for group in optimiser.param_groups for parameter in group["params"]):
         own = {name: value for name, value in optimiser.state.get(parameter, {}).items() if isinstance(value, Tensor)}
-        found |= {(parameter, name): local(value.detach()) for name, value in {"": parameter, **own}.items()}
+        found |= {(parameter, name): value.detach() for name, value in {"": parameter, **own}.items()}
     return found
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
-from us3l.data.spec import MEAN, STD, Channels, Views
-from us3l.errors import UserError, did_you_mean
+from us3l.data.view_settings import MEAN, STD, Channels, Views
 from us3l.families import BACKBONES
 from us3l.objective.methods import method
 from us3l.objective.scaling import memory
 from us3l.objective.spec import Objective
+from us3l.system.errors import UserError, did_you_mean
 
 AUTO = "auto"
 """In the place of a recipe's name: choose what fits the images and the computer (`us3l.training.automatic`)."""

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
-from us3l.errors import UserError, did_you_mean
 from us3l.run.config import build
-from us3l.training.run import RunConfig
+from us3l.system.errors import UserError, did_you_mean
+from us3l.training.run_config import RunConfig
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from us3l.data.spec import Channels
-from us3l.errors import UserError, told
+from us3l.data.view_settings import Channels
 from us3l.objective.heads import projector
 from us3l.run import Run
 from us3l.storage import check_same, copy_weights, read_tensors, shapes_of, write_tensors
+from us3l.system.errors import UserError, told
 from us3l.training.initial import Init, open_pretrained
 from us3l.training.recipes import Recipe
 

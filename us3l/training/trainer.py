@@ -16,27 +16,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import get_total_norm
 
+from us3l.data.augment import random_views
 from us3l.data.images import Batch, Images, ImageSet, Step
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.views import random_views
 from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import Peers
-from us3l.distributed.sharding import load_module, load_optimiser, whole
-from us3l.errors import UserError
 from us3l.families import family, one_or_all, options_for
 from us3l.families.family import Family, as_family
 from us3l.objective.learner import Learner, Targets
 from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
-from us3l.seeds import seeded
 from us3l.slimmable import Slimmable
 from us3l.sorting import sort_channels
 from us3l.storage import copy_weights
+from us3l.system.errors import UserError
+from us3l.system.seeds import seeded
 from us3l.tensors import tensors_of
 from us3l.training.initial import Init, Pretrained
 from us3l.training.optimisers import copies, new_optimiser, take_back
 from us3l.training.recipes import SOURCE, Optimiser, Recipe
-from us3l.training.run import Machine
+from us3l.training.run_config import Machine
 from us3l.training.teacher import check_vectors, open_teacher
 from us3l.width import Width
 
@@ -107,7 +106,7 @@ class Trainer:
 
     def set_up(self, settings: Optimiser) -> Any:
         """An optimiser of all that is learned, with weight decay before each of its steps."""
-        optimiser = new_optimiser(settings, self.learner, self.fabric.device)  # of the shares, if there are any
+        optimiser = new_optimiser(settings, self.learner, self.fabric.device)
         # A hook, because with scaled gradients (16-mixed) they have their true size only just before the step.
         optimiser.register_step_pre_hook(lambda *_: self.apply_decay())
         return self.fabric.setup_optimizers(optimiser)
@@ -280,17 +279,17 @@ class Trainer:
         if getattr(self.fabric.strategy.precision, "scaler", None):  # which skips steps on its own: 16-mixed
             return torch.ones((), dtype=torch.bool, device=self.fabric.device)
         gradients = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
-        return whole(get_total_norm(gradients)).isfinite()
+        return get_total_norm(gradients).isfinite()
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs; all processes must ask together."""
+        """All that a resumed run needs."""
         return {
             "step": self.step,
             "skipped": int(self.skipped),
             "batch": self.batch * self.peers.count,
             "data": self.images.fingerprint(),
-            "learner": whole(self.learner.state_dict()),
-            **{name: whole(optimiser.state_dict()) for name, optimiser in self.optimisers().items()},
+            "learner": self.learner.state_dict(),
+            **{name: optimiser.state_dict() for name, optimiser in self.optimisers().items()},
             "precision": self.fabric.strategy.precision.state_dict(),
         }
 
@@ -313,9 +312,9 @@ class Trainer:
                 f"make {batch}: resume it on a number of them that divides the batch"
             )
         try:
-            load_module(self.learner, state["learner"])
+            self.learner.load_state_dict(state["learner"])
             for name, optimiser in self.optimisers().items():
-                load_optimiser(optimiser, state[name])
+                optimiser.load_state_dict(state[name])
             if state.get("precision"):
                 self.fabric.strategy.precision.load_state_dict(state["precision"])
             self.step = state["step"]

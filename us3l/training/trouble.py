@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import torch
 from safetensors import SafetensorError
 
-from us3l.errors import UserError
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
+from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe
-from us3l.training.run import RunConfig
+from us3l.training.run_config import RunConfig
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

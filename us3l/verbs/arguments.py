@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from us3l.errors import UserError
 from us3l.run import Run
+from us3l.system.errors import UserError
 from us3l.training.settings import check_known
-from us3l.width import Subnet
+from us3l.width import Width
 
 if TYPE_CHECKING:
     from us3l.slimmable import Slimmable
@@ -62,7 +62,7 @@ def built(kind: type[T], settings: dict[str, Any], verb: str) -> T:
     from us3l.run.config import build
 
     widths = settings.get("widths")
-    if isinstance(widths, int | float | Subnet) or (isinstance(widths, str) and widths != "all"):
+    if isinstance(widths, int | float | Width) or (isinstance(widths, str) and widths != "all"):
         settings = settings | {"widths": (widths,)}
     return build(kind, settings, verb)
 

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from us3l.progress import Progress, Told, progress_of
 from us3l.run.folder import Product
+from us3l.system.progress import Progress, Told, progress_of
 from us3l.verbs.arguments import AnyRun, borrowed, check_names, check_out, several
 from us3l.verbs.pretraining import with_weights
 
 if TYPE_CHECKING:
-    from us3l.deploy.backends import Backend
     from us3l.deploy.exporting import Exported
     from us3l.deploy.picking import Picked
     from us3l.deploy.profiling import Profiled
     from us3l.run.bundles import Format
+    from us3l.runtime.backends import Backend
     from us3l.slimmable import Slimmable
     from us3l.width import AnyWidth
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from us3l.errors import UserError
-from us3l.progress import Progress, Told, progress_of
 from us3l.run.folder import Product
-from us3l.training.run import config_of
+from us3l.system.errors import UserError
+from us3l.system.progress import Progress, Told, progress_of
+from us3l.training.run_config import config_of
 from us3l.training.settings import with_settings
 from us3l.verbs.arguments import AnyRun, borrowed, built, check_out, name_of, run_of
 from us3l.verbs.pretraining import with_weights
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from us3l.data.sources import Data
-    from us3l.evaluation import Job
     from us3l.evaluation.comparing import Comparison
+    from us3l.evaluation.jobs import Job
     from us3l.run import Run
     from us3l.run.detections import DetectionRecord
     from us3l.run.evaluations import EvaluationRecord
@@ -69,7 +69,8 @@ def evaluate(
     """
     from us3l.data.preprocessing import Preprocessing
     from us3l.data.sources import open_images, tell_damaged
-    from us3l.evaluation import EvaluationSettings, Job
+    from us3l.evaluation.jobs import Job
+    from us3l.evaluation.settings import EvaluationSettings
     from us3l.evaluation.tasks import check_labels
     from us3l.run.cards import write_card
     from us3l.run.classifiers import read_classifier
@@ -91,6 +92,7 @@ def evaluate(
         config = config_of(kept.origin)
         data, train_images = config.source, train_images or config.recipe.images
     where: dict[str, Any] = {"root": data_root, "stream": stream, "memory": int(memory_gib * 2**30), "progress": told}
+    where["labelled"] = True
     side = Preprocessing.of(net).resize
     if chosen.split == "validation":
         if test_data is not None:
@@ -136,7 +138,7 @@ def tell_learned(run: Run | None, progress: Progress) -> None:
 
 def search(run: Run | None, job: Job, name: str, data: Data, progress: Progress) -> None:
     """Measure retrieval across the widths of an evaluation, and keep what was found."""
-    from us3l.deploy.space import fit_missing
+    from us3l.collection.shared_space import fit_missing
     from us3l.evaluation.retrieval import images_to_search, retrieval_matrix
     from us3l.run.retrievals import Retrievals, write_retrievals
 
@@ -182,8 +184,8 @@ def detect(
     Returns:
         The record that was kept; `rows` has a dictionary per class, that of all classes first.
     """
-    from us3l.evaluation.detection.objects import detect_objects
-    from us3l.evaluation.detection.settings import DetectionSettings
+    from us3l.detection.objects import detect_objects
+    from us3l.detection.schedule import DetectionSettings
 
     chosen, told = with_settings(DetectionSettings(), settings), progress_of(progress)
     where: dict[str, Any] = {"data_root": data_root, "out": out, "resume": resume, "overwrite": overwrite}

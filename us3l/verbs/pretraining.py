@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from us3l.errors import UserError
 from us3l.families.family import qualified_name
 from us3l.paper.scales import ScaleName
-from us3l.progress import Progress, Told, progress_of
 from us3l.run import Run
 from us3l.run.folder import Product
 from us3l.run.identity import data_path
+from us3l.system.errors import UserError
+from us3l.system.progress import Progress, Told, progress_of
 from us3l.training.recipes import AUTO, BEST, named
-from us3l.training.run import Machine, RunConfig, config_of
+from us3l.training.run_config import Machine, RunConfig, config_of, read_run_config
 from us3l.training.settings import changed, values
 from us3l.verbs.arguments import name_of
 
@@ -122,7 +122,7 @@ def automatic(
         start: A pretrained network, which decides about the network.
         method: That will be trained by.
     """
-    from us3l.data.named import recommended_recipe
+    from us3l.data.datasets import recommended_recipe
 
     if made_for := recommended_recipe(name_of(data)):
         progress.say(f"recipe {made_for}, which is made for {data}, by {method}; for another: `recipe=NAME`")
@@ -202,7 +202,6 @@ def training_images(config: RunConfig, data: Data | None, progress: Progress) ->
         limit=config.recipe.images,
         stream=machine.stream,
         memory=int(machine.memory_gib * 2**30),
-        keep=machine.keep,
         progress=progress,
     )
 
@@ -243,17 +242,15 @@ def configuration(
     recipe = None if recipe == AUTO else recipe
     made_for = None
     if data:
-        from us3l.data.named import recommended_recipe
+        from us3l.data.datasets import recommended_recipe
 
         made_for = recommended_recipe(data)
     if isinstance(config, RunConfig):
         chosen = config
     elif config is not None:
-        from us3l.run.config import read_config
-
         if not Path(config).is_file():
             raise UserError(f"there is no file {config}")
-        chosen = read_config(Path(config), RunConfig)
+        chosen = read_run_config(Path(config))
     else:
         chosen = RunConfig("", named(recipe or made_for or "mini"))
     if data:
@@ -273,7 +270,7 @@ def configuration(
 
 def own_family(settings: Mapping[str, Any]) -> Callable[[Any], nn.Module] | None:
     """The network of the user's own that settings name as their `backbone`, if they do."""
-    from us3l.families.own import import_family
+    from us3l.families.user_families import import_family
 
     backbone = settings.get("backbone")
     return import_family(backbone) if isinstance(backbone, str) and ":" in backbone else None
@@ -309,7 +306,7 @@ def check_settled(run: Run, config: RunConfig) -> None:
 
     def settled(config: RunConfig) -> RunConfig:
         now = config.machine
-        machine = Machine(stream=now.stream, memory_gib=now.memory_gib, keep=now.keep)
+        machine = Machine(stream=now.stream, memory_gib=now.memory_gib)
         data = data_path(config.source) or config.data
         return RunConfig(data, config.recipe.settled(), machine)
 

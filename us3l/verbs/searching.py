@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from us3l.progress import Progress, Told, progress_of
+from us3l.system.progress import Progress, Told, progress_of
 from us3l.verbs.arguments import AnyRun, built, run_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def search(
     Returns:
         The record that was kept: `best` goes wherever a width goes; `rows` has a dictionary per network.
     """
-    from us3l.searching.finding import search_run
+    from us3l.searching.searcher import search_run
     from us3l.searching.settings import SearchSettings
 
     given = {"macs": macs, "latency_ms": latency_ms, "params": params, "size_mb": size_mb, "memory_mb": memory_mb}

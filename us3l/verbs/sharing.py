@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from us3l.progress import Progress, Told, progress_of
 from us3l.run.folder import Product
+from us3l.system.progress import Progress, Told, progress_of
 from us3l.verbs.arguments import AnyRun, borrowed
 from us3l.verbs.pretraining import with_weights
 

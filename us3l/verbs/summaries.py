@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from us3l.devices import AskedPrecision
 from us3l.paper.scales import ScaleName
-from us3l.progress import Progress, Told, progress_of
+from us3l.system.devices import AskedPrecision
+from us3l.system.progress import Progress, Told, progress_of
 from us3l.verbs.arguments import AnyRun, check_names, run_of, several
 from us3l.verbs.measuring import detect, evaluate
 from us3l.verbs.pretraining import train

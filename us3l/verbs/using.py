@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from us3l.errors import UserError
-from us3l.progress import Progress, Told, progress_of
 from us3l.run.folder import Product
+from us3l.system.errors import UserError
+from us3l.system.progress import Progress, Told, progress_of
 from us3l.verbs.arguments import AnyRun, borrowed, check_names, run_of
 from us3l.verbs.pretraining import with_weights
-from us3l.width import AnyWidth, given
+from us3l.width import AnyWidth, Width
 
 if TYPE_CHECKING:
+    from us3l.collection.embedding import Embedded
+    from us3l.collection.finding import Finding
+    from us3l.collection.predicting import Predicted
     from us3l.data.sources import Data
-    from us3l.deploy.embedding import Embedded
-    from us3l.deploy.finding import Finding
-    from us3l.deploy.predicting import Predicted
     from us3l.slimmable import Slimmable
 
 
@@ -47,11 +47,11 @@ def embed(
     Returns:
         What was embedded: `embeddings` has names, values and labels; `rows` a dictionary per image.
     """
-    from us3l.deploy.embedding import embed_images
+    from us3l.collection.embedding import embed_images
 
     check_names(embed_images, settings)
     told = progress_of(progress)
-    chosen = None if width is None else given(width)
+    chosen = None if width is None else Width(width)
     with borrowed(run) as place:
         model = with_weights(place, weights, told).folder
         return embed_images(
@@ -83,10 +83,10 @@ def find(
     Returns:
         What was found: `rows` has a dictionary per image.
     """
-    from us3l.deploy.finding import find_images
-    from us3l.files import write_text
-    from us3l.reporting.found import found_rows
-    from us3l.reporting.found import page as page_of
+    from us3l.collection.finding import find_images
+    from us3l.reporting.picture_page import found_rows
+    from us3l.reporting.picture_page import page as page_of
+    from us3l.system.files import write_text
 
     check_names(find_images, settings)
     if page is not None:
@@ -140,10 +140,10 @@ def predict(
     Returns:
         Classes and probabilities: `rows` has a dictionary per image; `confidence` what abstaining is worth.
     """
-    from us3l.deploy.predicting import predict_images
-    from us3l.files import write_text
-    from us3l.reporting.found import page as page_of
-    from us3l.reporting.found import predicted_rows
+    from us3l.collection.predicting import predict_images
+    from us3l.reporting.picture_page import page as page_of
+    from us3l.reporting.picture_page import predicted_rows
+    from us3l.system.files import write_text
 
     check_names(predict_images, settings)
     told = progress_of(progress)
@@ -152,7 +152,7 @@ def predict(
     predicted = predict_images(
         with_weights(run_of(run), weights, told).folder,
         data,
-        None if width is None else given(width),
+        None if width is None else Width(width),
         threshold=threshold,
         out=None if out is None else Path(out),
         overwrite=overwrite,

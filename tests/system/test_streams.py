@@ -1,0 +1,126 @@
+"""A lost display ends nothing, and no name does anything to a screen."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+import us3l
+from us3l.system.console import Console
+from us3l.system.progress import Counting
+from us3l.system.streams import Lasting, printable
+
+TINY = "--images 40 --max-steps 4 --batch-size 8 --base 8 --size 8 --calibration 8 --accelerator cpu".split()
+TINY += "--hidden 16 --predictor 16 --dim 8".split()
+US3L = [sys.executable, "-m", "us3l"]
+
+
+class Gone(io.StringIO):
+    encoding = "utf-8"
+
+    def write(self, *_):
+        raise OSError(5, "Input/output error")  # what a closed terminal says
+
+    flush = write
+
+
+def test_a_stream_that_is_gone():
+    console = Console(file=Gone(), force_terminal=True)
+    console.say("hello")
+    console.print(Table("one"))
+    with Counting(console, "counting", 2) as counting:
+        counting.more(1)
+    Lasting(Gone()).flush()
+    closed = io.StringIO()
+    closed.close()
+    Lasting(closed).write("hello")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_stream_without_the_letters(encoding):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=stream, width=40)
+    console.say("±0.5 €uro \udc80")
+    table = Table("naïve →")
+    table.add_row("[bold]é")
+    console.print(table)
+    console.file.flush()
+    written = stream.buffer.getvalue().decode(encoding)
+    assert "0.5 \\u20acuro \\udc80" in written
+    assert "->" in written
+    assert "[bold]" in written
+
+
+def test_names_are_shown_and_not_obeyed():
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True)
+    name = "cat [red] :cat: \x1b]0;title\x07\x1b[2J\u202e.png"
+    console.say(name)
+    console.print(name)
+    table = Table(name)
+    table.add_row(name)
+    console.print(table)
+    with Counting(console, name, 3) as counting:
+        counting.more(1)
+    shown = out.getvalue()
+    assert shown.count("[red] :cat:") >= 4
+    for forbidden in ("\x1b]0", "\x07", "\x1b[2J", "\u202e"):
+        assert forbidden not in shown
+    assert printable("a\u00a0b\tc\nd é 漢") == "a\u00a0b\tc\nd é 漢"
+
+
+def test_every_console_is_the_safe_one():
+    """Commands construct us3l's console, and print only what they wrote themselves."""
+    for path in (Path(us3l.__file__).parent / "commands").glob("*.py"):
+        code = path.read_text().split("if TYPE_CHECKING:")
+        runtime = code[0] + "".join(part.split("\n\n\n", 1)[-1] for part in code[1:])
+        if path.name != "data.py":  # which only names the type
+            assert "from rich.console import Console" not in runtime, path
+
+
+def environment(**more):
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", **more}
+
+
+def with_closed_pipe(arguments, cwd):
+    """The exit code and the errors of a command whose output nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*US3L, *arguments], stdout=write, stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment(), check=False
+    )
+    os.close(write)
+    return done.returncode, done.stderr
+
+
+def test_nobody_reads(tmp_path):
+    for arguments in (["--help"], ["pretrain", "--help"], ["recipes"]):
+        code, error = with_closed_pipe(arguments, tmp_path)
+        assert (code, error) == (0, "")
+    code, error = with_closed_pipe(["pretrain", "digits", "--out", "run", *TINY], tmp_path)
+    assert code == 0
+    assert "Traceback" not in error
+    assert (tmp_path / "run" / "model" / "model.json").exists()
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_terminal_that_only_knows_ascii(tmp_path):
+    folder = tmp_path / "naïve ± [red] $x$ \x1b[2J"
+    command = [*US3L, "pretrain", "digits", "--out", str(folder), *TINY]
+    done = subprocess.run(
+        command, capture_output=True, env=environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0"), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"\x1b" not in done.stdout + done.stderr
+    done.stdout.decode("ascii")
+
+
+def test_a_closed_terminal_does_not_end_the_work():
+    code = "import os, signal; from us3l.system.streams import lasting_display\n"
+    code += "with lasting_display():\n    os.kill(os.getpid(), signal.SIGHUP)\n    print('still here')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert done.stdout == "still here\n"

@@ -1,0 +1,154 @@
+"""What `us3l find` does: the images of an embedded collection that are most like others, and those that are alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from us3l.collection.embedding import embed_images
+from us3l.collection.neighbours import Engine, groups_of, near_duplicates, nearest
+from us3l.collection.vectors import WRITERS, Embeddings, read_embeddings
+from us3l.data.sources import Data
+from us3l.run import Run
+from us3l.system.errors import UserError
+from us3l.system.progress import SILENT, Progress
+from us3l.width import Width
+
+MOST_PAIRS = 1_000_000
+"""Pairs of near-duplicates; a threshold that gives more is too low to mean anything."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Images that were found."""
+
+    gallery: Embeddings
+    queries: list[str]
+    """The name of each query; of near-duplicates the first image of each group."""
+    matches: list[list[tuple[int, float]]]
+    """For each query, the places of images in the gallery, with their cosines; the most similar first."""
+    source: str | None = None
+    """Where the pictures of the gallery are, if its file says."""
+    query_source: str | None = None
+    """Where those of the queries are; None of near-duplicates."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary for each image found."""
+        labels = self.gallery.labels
+        return [
+            {"query": query, "rank": rank, "file": self.gallery.files[place], "similarity": cosine}
+            | ({} if labels is None else {"label": labels[place]})
+            for query, found in zip(self.queries, self.matches, strict=True)
+            for rank, (place, cosine) in enumerate(found, start=1)
+        ]
+
+
+def find_images(
+    index: Path,
+    query: Data | None = None,
+    run: Run | None = None,
+    width: Width | None = None,
+    count: int = 10,
+    at_least: float = 0.98,
+    engine: Engine = "auto",
+    progress: Progress = SILENT,
+) -> Finding:
+    """Search a file of embeddings.
+
+    Args:
+        index: the file that `us3l embed` wrote.
+        query: images, or another file of embeddings (default: none, near-duplicates in the collection are found).
+        run: the run or bundle that the file was made with; needed where queries are images.
+        width: of the network that embeds the queries (default: that of the file). Another than the file's needs a file
+            of the shared space.
+        count: images to find for each query.
+        at_least: cosine from which on two images of the collection are near-duplicates.
+        engine: what searches: "numpy", "faiss", or "auto".
+        progress: told how far it is.
+    """
+    gallery = read_embeddings(index)
+    source = (gallery.about or {}).get("data", {}).get("source")
+    if query is None:
+        return duplicates(gallery, at_least, source)
+    asked, query_source = query_embeddings(gallery, index, query, run, width, progress)
+    places, cosines = nearest(gallery.values, asked.values, count, engine)
+    matches = [
+        [(int(place), float(cosine)) for place, cosine in zip(*row, strict=True)]
+        for row in zip(places, cosines, strict=True)
+    ]
+    return Finding(gallery, asked.files, matches, source, query_source)
+
+
+def duplicates(gallery: Embeddings, at_least: float, source: str | None) -> Finding:
+    """Near-duplicates in a collection: each group with its first image as the query."""
+    pairs = near_duplicates(gallery.values, at_least)
+    if len(pairs) > MOST_PAIRS:
+        raise UserError(f"{len(pairs):,} pairs have a cosine of {at_least:g} or more: raise `at_least`")
+    cosines = {(one, other): cosine for one, other, cosine in pairs} | {(b, a): c for a, b, c in pairs}
+    groups = groups_of(pairs)
+    matches = []
+    for first, *others in groups:
+        best = {
+            other: max(cosines.get((other, one), -1.0) for one in (first, *others) if one != other) for other in others
+        }
+        matches.append(sorted(best.items(), key=lambda item: (-item[1], item[0])))
+    return Finding(gallery, [gallery.files[group[0]] for group in groups], matches, source, source)
+
+
+def query_embeddings(
+    gallery: Embeddings, index: Path, query: Data, run: Run | None, width: Width | None, progress: Progress
+) -> tuple[Embeddings, str | None]:
+    """The embeddings of the queries, comparable with those of the gallery, and where their pictures are."""
+    if isinstance(query, str | Path) and Path(query).suffix.lower() in WRITERS and is_embedded(Path(query)):
+        asked = read_embeddings(query)
+        check_comparable(gallery, asked, index, Path(query))
+        return asked, (asked.about or {}).get("data", {}).get("source")
+    if run is None:
+        raise UserError(f"say which network embeds the queries: `run=RUN`, the one that {index} was made with")
+    about = gallery.about
+    if about is None:
+        raise UserError(f"{index} does not say how it was made: embed the queries yourself, and give their file")
+    shared = about.get("space") == "shared"
+    if width is not None and not shared and width.as_plain() != about["width"]:
+        raise UserError(
+            f"{index} has embeddings of {about['width']}x, which those of {width:g}x cannot be compared with: embed "
+            "it again with `space='shared'`, or leave out `width`"
+        )
+    network = about["network"]
+    chosen = about["width"] if width is None else width
+    backend = network["backend"]
+    embedded = embed_images(
+        run.folder, query, chosen, backend=backend, space="shared" if shared else "own", progress=progress
+    )
+    check_comparable(gallery, embedded.embeddings, index, run.folder)
+    return embedded.embeddings, str(query) if isinstance(query, str | Path) else None
+
+
+def is_embedded(path: Path) -> bool:
+    """Whether a file holds embeddings; a parquet file may hold images instead."""
+    if path.suffix.lower() != ".parquet":
+        return True
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return "embedding" in pq.read_schema(path).names
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def check_comparable(gallery: Embeddings, asked: Embeddings, index: Path, other: Path) -> None:
+    """That both are of the same model, and of one space."""
+    one, two = gallery.about, asked.about
+    if one is None or two is None:
+        return
+    weights = [about["network"].get("weights") for about in (one, two)]
+    if None not in weights and weights[0] != weights[1]:
+        raise UserError(f"{index} and {other} are of different models: embed both with the same one")
+    if one.get("space") != two.get("space") or (one.get("space") != "shared" and one["width"] != two["width"]):
+        raise UserError(
+            f"{index} has embeddings of {one['width']}x, {other} of {two['width']}x, and they cannot be compared: "
+            "embed both with `space='shared'`"
+        )

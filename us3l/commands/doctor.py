@@ -1,0 +1,72 @@
+"""`us3l doctor`"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from us3l.commands.parse import parse
+from us3l.system.devices import Device
+
+if TYPE_CHECKING:
+    from us3l.checkup.examination import Checkup
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Check that this machine computes correctly, and list what it has. It takes a few seconds.
+
+    A training step and an evaluation on the device are compared with the CPU in double precision. The exit code is 1 if
+    a check fails. The result goes to a file that you can attach to an issue: it has no names of users or machines in
+    it, and of paths only the last part.
+
+    examples:
+      us3l doctor
+      us3l doctor --device cpu --out cpu.json
+    """
+
+    out: Path = Path("us3l-doctor.json")
+    """The file; that of an earlier checkup is replaced."""
+    device: Annotated[Device, tyro.conf.arg(metavar="DEV")] = "auto"
+    """Device to check: cpu, cuda or mps; auto is a CUDA device, else Apple's MPS, else the CPU."""
+
+
+def main(arguments: list[str]) -> int:
+    command = parse(Doctor, "doctor", arguments)
+    from us3l.commands.screen import CommandScreen
+    from us3l.verbs import doctor
+
+    screen = CommandScreen()
+    checkup = doctor(command.out, device=command.device, progress=screen)
+    for line in lines(checkup):
+        screen.say(line)
+    screen.say(f"\nwritten: {command.out}")
+    return 0 if checkup.passed else 1
+
+
+def lines(checkup: Checkup) -> list[str]:
+    """Return the checkup as lines of text."""
+    there = checkup.inventory
+    installed = [name for name, missing in there.extras.items() if not missing]
+    lacking = [f"{name} (needs {', '.join(missing)})" for name, missing in there.extras.items() if missing]
+    text = [
+        f"system      {there.system}",
+        f"processor   {there.processor}: {there.usable_cores} of {there.cores} cores usable",
+        f"memory      {there.memory / 2**30:.1f} GiB, {there.available_memory / 2**30:.1f} GiB available",
+        *(f"GPU         {gpu.name}, {gpu.memory / 2**30:.1f} GiB, capability {gpu.capability}" for gpu in there.gpus),
+        f"device      {there.device}",
+        f"versions    {', '.join(f'{name} {number}' for name, number in there.versions.items())}",
+        f"extras      {', '.join(installed) or 'none'}; not installed: {', '.join(lacking) or 'none'}",
+        f"decoders    {', '.join(f'{kind}: {by}' for kind, by in there.decoders.items())}",
+        "",
+        "checks against the CPU in double precision",
+    ]
+    for check in checkup.checks:
+        within = "" if check.difference is None else f"  differs by {check.difference:.1e}, {check.tolerance:g} passes"
+        text.append(
+            f"  {'ok' if check.passed else 'FAILED':<8}{check.name}{within if check.passed else f': {check.detail}'}"
+        )
+    return text

@@ -1,1 +1,0 @@
-"""Scenes with boxes and masks, in the layouts of Pascal VOC and COCO."""

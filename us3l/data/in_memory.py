@@ -1,0 +1,146 @@
+"""Sets of images decoded into memory, and how much of it there is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from us3l.data.crops import square
+from us3l.data.decode import Damaged, Encoded, decode, fetch, weight
+from us3l.data.images import ImageSet
+from us3l.system.errors import UserError
+
+if TYPE_CHECKING:
+    from us3l.data.streamed import ImageFiles
+
+DECODED_AT_ONCE = 256
+HELD_BYTES = 2**26  # of encoded images that wait to be decoded
+Counter = Callable[[int, int], None]
+T = TypeVar("T")
+
+
+def decode_all(
+    files: ImageFiles, size: int | None = None, progress: Counter | None = None, exact: bool = False
+) -> ImageSet:
+    """The images in memory, without the damaged ones.
+
+    Args:
+        files: What to decode.
+        size: Side to bring the images to (shorter side resized, centre cropped); None if they all are squares of one
+            size already.
+        progress: Called with the number of images decoded so far, and of all.
+        exact: Resize as `us3l.data.decode.decode` does, to the bit, not as `us3l.data.crops.square`.
+    """
+    if size is not None and size < 1:
+        raise UserError(f"size must be at least 1, not {size}")
+    images, kept, skipped = _decode_all(files, size, progress, exact)
+    places = torch.from_numpy(kept)
+    good = files.subset(places)
+    return ImageSet(files.name, images, good.labels, good.classes, skipped, places if skipped else None, files)
+
+
+def _decode_all(
+    files: ImageFiles, size: int | None, progress: Counter | None, exact: bool
+) -> tuple[Tensor, np.ndarray, list[str]]:
+    """The images as one tensor, the positions of those that were good, and the names of the others."""
+    images: np.ndarray | None = None
+    kept: list[int] = []
+    skipped: list[str] = []
+    encoded = files.source.read(files.chosen)
+    for position, pixels in enumerate(in_threads(lambda one: _attempt(one, size, exact), encoded)):
+        name = files.source.name(files.chosen[position])
+        if isinstance(pixels, Damaged):
+            skipped.append(f"{name}: {pixels}")
+        else:
+            height, width, _ = pixels.shape
+            if images is None:
+                check_memory(len(files) * pixels.nbytes, files.name)
+                images = np.empty((len(files), 3, height, width), np.uint8)
+            if height != width or images.shape[-1] != width:
+                raise UserError(
+                    f"{files.name}: images are not squares of one size ({name}: {width}x{height}); give a size"
+                )
+            images[len(kept)] = pixels.transpose(2, 0, 1)
+            kept.append(position)
+        done = position + 1
+        if progress and (done % DECODED_AT_ONCE == 0 or done == len(files)):
+            progress(done, len(files))
+    if images is None:
+        raise UserError(f"{files.name}: none of the {len(files)} images can be read; the first is {skipped[0]}")
+    return torch.from_numpy(images[: len(kept)]), np.array(kept), skipped
+
+
+def in_threads(decoding: Callable[[Encoded], T], encoded: Iterable[Encoded]) -> Iterator[T]:
+    """What is made of each image, in the order given, by all cores; only a few images are held at a time."""
+    encoded = iter(encoded)
+    cores = os.cpu_count() or 1
+
+    def several(images: list[Encoded]) -> list[T]:
+        return [decoding(image) for image in images]
+
+    with ThreadPoolExecutor(cores) as pool:
+        while some := _some(encoded):
+            share = max(1, len(some) // (8 * cores))  # handing over a small image takes as long as decoding it
+            shares = [some[first : first + share] for first in range(0, len(some), share)]
+            yield from chain.from_iterable(pool.map(several, shares))
+
+
+def _attempt(encoded: Encoded, size: int | None, exact: bool) -> np.ndarray | Damaged:
+    """The pixels of an image, H x W x 3, or why there are none."""
+    try:
+        if size is None or exact:
+            return decode(encoded, size)
+        return square(fetch(encoded), size).permute(1, 2, 0).numpy()
+    except Damaged as error:
+        return error
+
+
+def _some(encoded: Iterator[Encoded]) -> list[Encoded]:
+    """The next images, few enough that what they take is bounded; none at the end."""
+    some: list[Encoded] = []
+    held = 0
+    for one in islice(encoded, DECODED_AT_ONCE):
+        some.append(one)
+        held += weight(one)
+        if held > HELD_BYTES:
+            break
+    return some
+
+
+def usable_memory(bound: int | None = None) -> int | None:
+    """Bytes that decoded images may take: half of the memory available, within a bound; None if neither is known."""
+    available = available_memory()
+    return min((limit for limit in (bound, available and available // 2) if limit is not None), default=None)
+
+
+def check_memory(needed: int, name: str) -> int | None:
+    """The bytes that may be taken, if that is known; a `UserError` if they are fewer than needed."""
+    usable = usable_memory()
+    if usable is not None and needed > usable:
+        raise UserError(
+            f"{name}: the images need {needed / 2**30:.1f} GiB, more than half of the "
+            f"{(available_memory() or 0) / 2**30:.1f} GiB of memory available; lower the size, limit the number of "
+            "images, or read them as they are needed (`stream=True`)"
+        )
+    return usable
+
+
+def available_memory() -> int | None:
+    """Bytes of free physical memory, if the system says."""
+    try:
+        meminfo = Path("/proc/meminfo").read_text()
+        return 1024 * int(meminfo.split("MemAvailable:")[1].split()[0])
+    except (OSError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -1,1 +1,0 @@
-"""Detection and instance segmentation on a sub-network: torchvision's Faster and Mask R-CNN, COCO's metric."""

@@ -1,0 +1,1 @@
+"""A network at any width in a program of one's own."""

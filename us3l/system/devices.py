@@ -1,0 +1,105 @@
+"""Where to compute; without torch until it is asked, so that command lines can name the choices."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from us3l.system.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+AskedPrecision = Literal["auto", Precision]
+BF16, TENSOR_CORES = (8, 0), (7, 0)
+"""CUDA capabilities from which on a GPU computes in bfloat16, and in float16 at several times its speed."""
+
+
+def choose_device(asked: Device = "auto") -> torch.device:
+    """The device that was asked for, or the best there is.
+
+    Args:
+        asked: "auto" is a CUDA device, else Apple's MPS, else the CPU.
+
+    Raises:
+        UserError: This machine, or this build of PyTorch, does not have the device.
+    """
+    import torch
+
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if asked == "auto":
+        return torch.device(next(kind for kind, there in present.items() if there))
+    if not present.get(asked):
+        usable = ", ".join(sorted(kind for kind, there in present.items() if there))
+        raise UserError(f"device={asked!r} is not available here; choose from auto, {usable}")
+    return torch.device(asked)
+
+
+def precision_for(kind: str, capability: tuple[int, int] | None = None) -> Precision:
+    """The arithmetic that suits a device for training.
+
+    16 bits pay on GPUs that have units for them: bfloat16 where there is a choice, since float16 needs scaled
+    gradients. CPUs and MPS stay at 32 bits: few CPUs compute in bfloat16, and on MPS nobody has tried it.
+
+    Args:
+        kind: Of the device: "cuda", "mps" or "cpu".
+        capability: A CUDA device's, such as (8, 0).
+
+    >>> precision_for("cuda", (8, 6)), precision_for("cuda", (7, 5)), precision_for("cpu")
+    ('bf16-mixed', '16-mixed', '32-true')
+    """
+    if kind != "cuda" or capability is None:
+        return "32-true"
+    if capability >= BF16:
+        return "bf16-mixed"
+    return "16-mixed" if capability >= TENSOR_CORES else "32-true"
+
+
+def precision_here(asked: Device = "auto") -> Precision:
+    """What `precision_for` says of the device of this machine that would be chosen; of a missing one, 32 bits.
+
+    Args:
+        asked: As for `choose_device`.
+    """
+    import torch
+
+    try:
+        device = choose_device(asked)
+    except UserError:  # which whoever computes there will hear of
+        return "32-true"
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    return precision_for(device.type, capability)
+
+
+def for_doubles(device: torch.device) -> torch.device:
+    """The device itself, or the CPU instead of MPS, which has no double precision."""
+    import torch
+
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def processor_name() -> str:
+    """What the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+@contextmanager
+def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """A module on another device for a while."""
+    home = next(module.parameters()).device
+    module.to(device)
+    try:
+        yield
+    finally:
+        module.to(home)

@@ -1,0 +1,142 @@
+"""All settings of a run: what is trained, on what data, and how it is computed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from us3l.run import Run
+from us3l.run.config import build, read_plain
+from us3l.run.identity import data_path, data_source
+from us3l.system.devices import AskedPrecision, Device, precision_here
+from us3l.system.errors import UserError
+from us3l.training.recipes import Recipe
+
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how a run is computed. All but `stream` and `memory_gib` may change when a run is resumed."""
+
+    accelerator: Device = "auto"
+    """Kind of device."""
+    devices: int = 1
+    """Number of devices (on a CPU: of processes). Under torchrun, torchrun decides."""
+    precision: AskedPrecision = "auto"
+    """Arithmetic of the networks; losses are always computed in 32 bits. "auto" takes bf16-mixed on GPUs that have it,
+    16-mixed on older ones with tensor cores, and 32-true elsewhere."""
+    compile: bool = False
+    """Compile the full network and the teacher with torch.compile; sub-networks, of which there are many, stay as they
+    are."""
+    sync_bn: bool = False
+    """Batch norm over the batch of all devices instead of each device's own part."""
+    accumulate: int = 1
+    """Compute each batch in this many parts, one after the other, to save memory."""
+    checkpoint_every: int = 1
+    """Epochs between checkpoints."""
+    skip_bad_steps: int = 0
+    """Leave out up to this many steps of the run whose gradients are not finite, instead of stopping."""
+    stop_on_collapse: bool = False
+    """Stop when a width collapses, instead of only warning."""
+
+    loggers: tuple[LoggerName, ...] = ()
+    """Also show losses and gauges in TensorBoard, Weights & Biases (offline unless WANDB_MODE says otherwise) or
+    MLflow."""
+    max_bad_images: int = 100
+    """Stop when more images than this cannot be read."""
+    calibrated_widths: tuple[float, ...] | None = None
+    """Widths whose batch-norm statistics are collected at the end, besides the full network's (default: all). Those of
+    other widths are collected when evaluation, profiling or export first need them."""
+    stream: bool = False
+    """Read the images while training, as is always done when they do not fit into memory."""
+    memory_gib: float = 8.0
+    """Memory for decoded images; if they need more, they are read while training."""
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "accumulate", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
+        if not 0 < self.memory_gib < math.inf:
+            raise UserError(f"memory_gib={self.memory_gib} must be above 0")
+        for name in ("skip_bad_steps", "max_bad_images"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)} must not be negative")
+        for width in self.calibrated_widths or ():
+            if not 0 < width <= 1:
+                raise UserError(f"calibrated_widths: {width:g} is not a width, above 0 and at most 1")
+        if self.compile and self.sync_bn:
+            raise UserError("compiled networks cannot share their batch norm: leave out `compile` or `sync_bn`")
+
+    def settled(self) -> Machine:
+        """These settings with what depends on the device: the precision."""
+        if self.precision != "auto":
+            return self
+        return replace(self, precision=precision_here(self.accelerator))
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All settings of a run, as kept in its config.yaml."""
+
+    data: str = "digits"
+    """The images, as they were named."""
+    recipe: Recipe = field(default_factory=Recipe)
+    machine: Machine = field(default_factory=Machine)
+    data_path: str = ""
+    """Where the images were when the run began, if they were named by a path, which may be a relative one."""
+
+    init_sha256: str = ""
+    """Of the weights that the run began with, if it was given any: see `us3l.tensors.digest`."""
+
+    @property
+    def source(self) -> str:
+        """How to name the images now."""
+        return data_source(self.data, self.data_path)
+
+    def located(self) -> RunConfig:
+        """The same, with the place of the images as seen from the present working folder."""
+        return replace(self, data_path=data_path(self.data))
+
+
+RETIRED: dict[str, dict[str, tuple[Any, ...]]] = {"machine": {"fsdp": (False, True), "keep": ("crops",)}}
+"""Settings that were removed, by the section of config.yaml: the values at which a file of earlier versions means what
+it would mean without them."""
+
+
+def config_of(run: Run) -> RunConfig:
+    """Return the settings that a run was started with."""
+    run.check_started()
+    return read_run_config(run.config_file)
+
+
+def read_run_config(path: Path) -> RunConfig:
+    """Return the settings in a config.yaml, of this version or an earlier one."""
+    return build_config(read_plain(path), str(path))
+
+
+def build_config(plain: Any, where: str) -> RunConfig:
+    """Return a run's settings from the plain values of its config.yaml, without those that were removed since.
+
+    Raises:
+        UserError: A setting is unknown, has a value of a wrong type, or was removed and is in use.
+    """
+    return build(RunConfig, _without_retired(plain, where), where)
+
+
+def _without_retired(plain: Any, where: str, section: str = "") -> Any:
+    if not isinstance(plain, dict):
+        return plain
+    kept = {}
+    for name, value in plain.items():
+        meaningless = RETIRED.get(section, {}).get(name)
+        if meaningless is None:
+            kept[name] = _without_retired(value, where, name)
+        elif value not in meaningless:
+            raise UserError(
+                f"{where}: {name}={value!r:.80} was removed from us3l: its model can still be used, but to train by "
+                "these settings takes version 0.1.0"
+            )
+    return kept
