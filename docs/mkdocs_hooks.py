@@ -29,14 +29,18 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    return markdown if page.file.src_uri in PAGES.values() else with_links_of_the_site(markdown, "docs")
+    if page.file.src_uri in PAGES.values():
+        return markdown
+    place = posixpath.dirname(page.file.src_uri)
+    return with_links_of_the_site(markdown, posixpath.join("docs", place), place)
 
 
-def with_links_of_the_site(text: str, folder: str) -> str:
-    """A page of the project's folder, with its relative links as links among the pages of the site."""
+def with_links_of_the_site(text: str, folder: str, place: str = "") -> str:
+    """A page of the project's folder, with its relative links as links among the pages of the site, where its folder is
+    `place`."""
 
     def on_the_site(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, link[1]))
-        return PAGES.get(path) or path.removeprefix("docs/")
+        return posixpath.relpath(PAGES.get(path) or path.removeprefix("docs/"), place or ".")
 
     return re.sub(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)", on_the_site, text)

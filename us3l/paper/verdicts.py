@@ -38,7 +38,7 @@ from us3l.paper.tables import table
 Order = Literal["above", "below", "level", "unclear"]
 Relation = Literal["above", "not below", "not above"]
 Verdict = Literal["holds", "does not hold here", "undecided"]
-Accuracies = Mapping[tuple[str, float], Sequence[float]]
+SeedAccuracies = Mapping[tuple[str, float], Sequence[float]]
 """By the name of a row and the width, one for each seed."""
 FITTING: dict[Relation, tuple[Order, ...]] = {
     "above": ("above",),
@@ -63,7 +63,7 @@ class RowComparison:
     second_width: float | None = None
     """Where the second row is looked at, if not at the same widths."""
 
-    def pairs(self, accuracies: Accuracies) -> Iterator[tuple[float, Sequence[float], Sequence[float]]]:
+    def pairs(self, accuracies: SeedAccuracies) -> Iterator[tuple[float, Sequence[float], Sequence[float]]]:
         """Each width, and the accuracies of both rows there; none where a row is not measured."""
         for width in self.widths:
             beside = self.second_width or width
@@ -103,7 +103,7 @@ def order_of(first: Sequence[float], second: Sequence[float]) -> Order:
     return "level" if known else "unclear"
 
 
-def judge(claim: Claim, accuracies: Accuracies) -> Judged:
+def judge(claim: Claim, accuracies: SeedAccuracies) -> Judged:
     """The verdict about a claim."""
     if claim.needs:
         return Judged(claim, "undecided", claim.needs)

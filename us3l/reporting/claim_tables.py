@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from us3l.paper.claims import LONG, LONGEST, SHORT, US_SIMCLR, WIDTHS, Settings, Trial, four_methods, queue_of
-from us3l.paper.verdicts import Accuracies, Claim, RowComparison, claims, judge, paper_figures
+from us3l.paper.verdicts import SeedAccuracies, Claim, RowComparison, claims, judge, paper_figures
 from us3l.paper.workspace import Found, Workspace
 
 NOT_RUN = "not run"
@@ -20,11 +20,11 @@ def claim_notes(place: Workspace, found: Sequence[Found]) -> list[str]:
     return [claims_table(accuracies), main_table(accuracies), tuning_table(place)]
 
 
-def accuracies_of(found: Sequence[Found]) -> Accuracies:
+def accuracies_of(found: Sequence[Found]) -> SeedAccuracies:
     return {(one.entry.label, one.entry.width): one.values for one in found}
 
 
-def claims_table(accuracies: Accuracies) -> str:
+def claims_table(accuracies: SeedAccuracies) -> str:
     """Every claim, the paper's figures, ours, and the verdict."""
     lines = []
     for claim in claims():
@@ -45,7 +45,7 @@ def paper_words(claim: Claim) -> str:
     return "; ".join(words)
 
 
-def our_figures(one: RowComparison, accuracies: Accuracies) -> str:
+def our_figures(one: RowComparison, accuracies: SeedAccuracies) -> str:
     """Means of both rows at the widths where both are measured."""
     pairs = [(width, fmean(a), fmean(b)) for width, a, b in one.pairs(accuracies) if a and b]
     if not pairs:
@@ -64,7 +64,7 @@ def both_words(widths: Sequence[float], first: Sequence[str], second: Sequence[s
     return f"{' / '.join(first)} against {' / '.join(second)} ({where})"
 
 
-def length_words(claim: Claim, accuracies: Accuracies) -> str:
+def length_words(claim: Claim, accuracies: SeedAccuracies) -> str:
     """How long the runs are, and how many seeds there are at least."""
     if not claim.comparisons:
         return ""
@@ -74,7 +74,7 @@ def length_words(claim: Claim, accuracies: Accuracies) -> str:
     return f"{steps:,}" + (f", {min(seeds)}" if seeds else "")
 
 
-def main_table(accuracies: Accuracies) -> str:
+def main_table(accuracies: SeedAccuracies) -> str:
     """The four methods at each length, mean and deviation over seeds on the test images."""
     lines = []
     for steps in (SHORT, LONG, LONGEST):
