@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from us3l.paper.claims import LONG, LONGEST, SHORT, US_SIMCLR, WIDTHS, Settings, Trial, four_methods, queue_of
-from us3l.paper.verdicts import SeedAccuracies, Claim, RowComparison, claims, judge, paper_figures
+from us3l.paper.verdicts import Claim, RowComparison, SeedAccuracies, claims, judge, paper_figures
 from us3l.paper.workspace import Found, Workspace
 
 NOT_RUN = "not run"
