@@ -2,6 +2,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import time
 from pathlib import Path
@@ -210,6 +211,48 @@ def test_a_connection_that_breaks_before_its_process_has_ended_is_a_killed_proce
         next(reading)
 
 
+class _TooLarge:
+    """Cannot be sent."""
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        raise RuntimeError("unable to resize file </torch_1> to the right size: File too large (27)")
+
+
+class _Gone(Dataset[int]):
+    """The process leaves with a word."""
+
+    def __getitem__(self, _: int) -> int:
+        os.write(2, b"decoder: an old complaint\ndecoder: assertion failed\n")
+        os._exit(3)
+
+
+class _Sends(Dataset[_TooLarge]):
+    def __getitem__(self, _: int) -> _TooLarge:
+        return _TooLarge()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"), [(_Sends(), "ended: RuntimeError: unable to resize"), (_Gone(), "ended: decoder: assertion")]
+)
+def test_processes_that_cannot_go_on_end_the_reading_with_their_last_words(dataset: Dataset, words: str) -> None:
+    items: Any = [0]
+    reading = iterate(DataLoader(dataset, batch_size=None, sampler=items, num_workers=1, timeout=60))
+    with pytest.raises(UserError, match=words):
+        next(reading)
+
+
+def test_a_limit_on_files_is_no_endless_wait(photos: Path) -> None:
+    """Which holds for shared memory, too: `ulimit -f 20`."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_240, limits[1]))
+    try:
+        reading = find(photos, "all").batches(Preprocessing.usual(64), workers=1)
+        with pytest.raises(UserError, match="File too large"):
+            next(reading)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def test_the_number_of_workers_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("US3L_WORKERS", "3")
     assert default_workers() == 3
@@ -221,17 +264,14 @@ def test_the_number_of_workers_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_processes_on_one_machine_share_the_cores_that_they_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("US3L_WORKERS")
-    monkeypatch.setattr(os, "cpu_count", lambda: 256)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    for told, workers in (("", 64), ("1", 64), ("8", 8), ("3", 21), ("100", 1), ("0", 64)):
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", told)
+    monkeypatch.setattr("us3l.data.loader.usable_cores", lambda: 64)
+    for processes, workers in (("", 64), ("1", 64), ("8", 8), ("3", 21), ("100", 1), ("0", 64)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
         assert default_workers() == workers
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     assert default_workers() == 32
-    monkeypatch.delattr(os, "sched_getaffinity")  # as on a Mac
-    assert default_workers() == 128
 
 
 class Trap:

@@ -5,7 +5,6 @@ import http.client
 import shutil
 import socket
 import threading
-import time
 import warnings
 from types import SimpleNamespace
 
@@ -15,10 +14,12 @@ import torch
 
 import us3l
 from tests.serving.services import WAIT, encoded, save_run, serving
+from tests.serving.test_answers import form
 from us3l.commands.main import main
+from us3l.serving.bodies import ReceivedImage
 from us3l.serving.model import ServedModel
 from us3l.serving.refusals import Refusal
-from us3l.serving.server import OneWrite, listen
+from us3l.serving.server import listen
 from us3l.serving.service import HEADROOM, LEAST_HEADROOM, STEP, Service
 from us3l.serving.settings import ServiceSettings
 from us3l.serving.start import listening
@@ -46,8 +47,6 @@ def test_a_stop_answers_what_was_accepted_and_refuses_the_rest(run_folder, monke
         expected = service.model.runtime.embed(IMAGE, 0.5)
         monkeypatch.setattr(service.model, "compute", lambda *given: (begun.set(), go.wait(WAIT), compute(*given))[2])
         replies = []
-        other = socket.create_connection(("127.0.0.1", client.port))  # so that the loop does not compute itself
-        client.get("/health")
         asking = threading.Thread(target=lambda: replies.append(client.post("/embed?width=0.5", IMAGE)))
         asking.start()
         assert begun.wait(WAIT)
@@ -60,7 +59,6 @@ def test_a_stop_answers_what_was_accepted_and_refuses_the_rest(run_folder, monke
         go.set()
         asking.join(WAIT)
         np.testing.assert_array_equal(np.array(replies[0].json["embeddings"], np.float32), expected)
-        other.close()
     with pytest.raises(ConnectionRefusedError):
         client.get("/health")
 
@@ -109,7 +107,7 @@ def answered(service, count, **asked):
         found = []
         for _ in range(count):
             try:
-                found.append((await service.answer([IMAGE], "features", **asked)).width)
+                found.append((await service.answer([ReceivedImage(IMAGE, 0.0)], "features", **asked)).width)
             except Refusal:
                 found.append(None)
         return found
@@ -144,52 +142,43 @@ def test_refused_requests_make_it_narrower_too(service, monkeypatch):
     assert controller.width == 0.25
 
 
-HEAD = b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n" % len(IMAGE)
+HEAD = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n" % len(IMAGE)
 
 
 def test_what_cannot_be_in_time_is_refused_before_it_is_read(run_folder, monkeypatch):
     with serving(run_folder, target_ms=1e5, deadline_ms=1e6, body_seconds=0.3) as client:
         service = client.service
-        image, form = b"image/png", b"multipart/form-data"
-
-        def refused(waited_ms, query=b"", kind=image, path=b"/embed"):
-            return service.refused_unread(path, query, kind, time.perf_counter() - waited_ms / 1e3, turn=-1)
-
-        assert not refused(7e4)
-        assert refused(9e4)  # more than 0.8 of the target
-        assert not refused(9e4, kind=form)  # of several images, perhaps, which have longer
-        assert not refused(9e5, b"width=1")
-        assert refused(2e6, b"width=1")
-        assert not refused(2e6, path=b"/elsewhere")
-        monkeypatch.setattr(service.scheduler, "_wait_ms", lambda narrow: 1e9 + narrow)
+        assert client.post("/embed", IMAGE).status == 200
+        monkeypatch.setattr(service.scheduler, "_wait_ms", lambda narrow: 9e4 + narrow)
         monkeypatch.setattr(type(service.scheduler), "idle", False)
         reply = client.post("/embed", IMAGE)
         assert (reply.status, reply.json) == (503, {"error": "the service is busy"})
-        assert reply.headers["retry-after"] == "1"
+        assert reply.headers["retry-after"] == "91"
+        assert client.post("/embed?width=1", IMAGE).status == 200  # has the deadline's time
+        assert client.post("/embed", *form([IMAGE])).status == 503  # could have had longer, but has one image
         with socket.create_connection(("127.0.0.1", client.port), timeout=WAIT) as connection:
-            for _ in range(2):  # the body is dropped, and the connection lives
-                connection.sendall(HEAD)
-                assert b"503 Service Unavailable" in connection.recv(4096)
-                connection.sendall(IMAGE)
-            connection.sendall(HEAD + IMAGE[:9])
-            assert b"503 Service Unavailable" in connection.recv(4096)
-            connection.sendall(IMAGE[9:20])
-            assert connection.recv(4096) == b""  # the rest is not waited for longer than for any body
+            connection.sendall(HEAD)
+            assert b"503 Service Unavailable" in connection.recv(4096)  # without its body
         metrics = client.get("/metrics").body
-        assert b'us3l_refusals_total{cause="busy"} 4.0' in metrics
-        assert b'us3l_requests_total{path="/embed",status="503"} 4.0' in metrics
+        assert b'us3l_refusals_total{cause="busy"} 2.0' in metrics
+        assert b'us3l_refusals_total{cause="deadline"} 1.0' in metrics
 
 
-def test_requests_of_one_round_count_before_they_are_in_the_queue(service):
-    service.settings = ServiceSettings(target_ms=100.0, workers=2)
+def test_requests_that_are_being_received_count_before_they_are_in_the_queue(service):
+    service.settings = ServiceSettings(target_ms=100.0, workers=1)
     service.model.latencies["features"] = dict.fromkeys(service.model.latencies["features"], 10.0)
     service.model._idle_ms.clear()
 
-    def passed(turn):
-        now = time.perf_counter() + 1e3
-        return [not service.refused_unread(b"/embed", b"", b"image/png", now, turn) for _ in range(30)].count(True)
+    def accepted(receiving):
+        service.scheduler.receiving = receiving
+        try:
+            service.check_load("features", None, None, one_image=True)
+        except Refusal:
+            return False
+        return True
 
-    assert passed(1) == passed(2) == 8  # each takes 10 ms, one after another, in 80 ms
+    assert [accepted(receiving) for receiving in (0, 7, 8)] == [True, True, False]  # 10 ms each, in 80 ms
+    service.scheduler.receiving = 0
 
 
 def test_it_accepts_less_while_its_guesses_are_too_low(service):
@@ -206,44 +195,6 @@ def test_it_accepts_less_while_its_guesses_are_too_low(service):
     job.width = 1.0  # the load has fallen, the width has risen
     service._adapt(job)
     assert service.headroom == HEADROOM
-
-
-def test_a_lone_client_is_computed_for_where_its_request_is_received(run_folder, monkeypatch):
-    with serving(run_folder, workers=2) as client:
-        model, threads = client.service.model, []
-        compute = model.compute
-        monkeypatch.setattr(
-            model, "compute", lambda *given: (threads.append(threading.current_thread().name), compute(*given))[1]
-        )
-        expected = model.runtime.embed(IMAGE, 0.5)
-        with socket.create_connection(("127.0.0.1", client.port)):
-            replies = [client.post("/embed?width=0.5", IMAGE)]
-        while len(client.listening.server.server_state.connections) > 0:
-            time.sleep(0.01)
-        replies.append(client.post("/embed?width=0.5", IMAGE))
-        assert [name.startswith("us3l-serving") for name in threads] == [True, False]
-        for reply in replies:
-            np.testing.assert_array_equal(np.array(reply.json["embeddings"], np.float32), expected)
-        assert client.post("/embed", b"nothing").json["error"] == "cannot read image 0: not an image"
-
-
-def test_the_head_of_an_answer_goes_with_its_body():
-    written = []
-    transport = OneWrite(SimpleNamespace(write=written.append, close=lambda: written.append("closed")))
-    for data in (
-        b"HTTP/1.1 100 Continue\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n\r\n",
-        b"body\r\n\r\n",
-        b"HTTP/1.1 204\r\n\r\n",
-    ):
-        transport.write(data)
-    transport.close()
-    assert written == [
-        b"HTTP/1.1 100 Continue\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n\r\nbody\r\n\r\n",
-        b"HTTP/1.1 204\r\n\r\n",
-        "closed",
-    ]
 
 
 def test_a_service_of_one_width_stays_there(run_folder):
@@ -324,6 +275,5 @@ def test_answers_are_sent_at_once(served):
 
 def test_a_client_that_leaves(served):
     with socket.create_connection(("127.0.0.1", served.port), timeout=WAIT) as connection:
-        head = f"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: {len(IMAGE)}\r\n\r\n"
-        connection.sendall(head.encode() + IMAGE)
+        connection.sendall(HEAD + IMAGE)
     assert served.post("/embed", IMAGE).status == 200

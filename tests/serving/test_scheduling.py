@@ -31,19 +31,15 @@ class Model:
     def together(self, *_):
         return self.most
 
-    def read_small(self, image):
-        return None if image == b"large" else image
-
     def read(self, image, place):
         if image == b"bad":
             raise UserError(f"cannot read {place}")
         return image
 
-    def compute(self, pixels, task, width, alone=False):
+    def compute(self, pixels, task, width):
         self.begun.release()
         assert self.go.acquire(timeout=WAIT)
         self.calls.append((task, width, list(pixels)))
-        self.alone = alone
         return np.array([[len(image)] for image in pixels], np.float32)
 
 
@@ -54,12 +50,12 @@ class Made:
         self.model, self.scheduler = Model(most), Scheduler(workers, capacity)
         self.finished = threading.Semaphore(0)
 
-    def job(self, *images, width=1.0, task="features", limit_ms=1e6, late=False, model=None, submit=True):
+    def job(self, *images, width=1.0, task="features", limit_ms=1e6, late=False, model=None, decode_ms=()):
+        deadline = -1.0 if late else 1e12
         job = QueuedRequest(
-            model or self.model, task, list(images), width, limit_ms, -1.0 if late else 1e12, self._finish
+            model or self.model, task, list(images), width, limit_ms, deadline, self._finish, decode_ms=[*decode_ms]
         )
-        if submit:
-            self.scheduler.submit(job)
+        self.scheduler.submit(job)
         return job
 
     def _finish(self, _):
@@ -87,6 +83,7 @@ def made():
     found.scheduler.stop()
     assert found.scheduler.waiting == 0
     assert found.scheduler._named_ms == pytest.approx(0)
+    assert found.scheduler._decode_ms == pytest.approx(0)
     assert not found.scheduler._automatic
 
 
@@ -206,12 +203,6 @@ def test_requests_without_a_width_count_as_the_narrowest_of_which_they_may_be_ma
         made.job(b"b", width=None, limit_ms=33)
 
 
-def test_a_request_that_was_not_looked_at_for_long_is_too_late(made):
-    late = QueuedRequest(made.model, "features", [b"a"], 1.0, 20.0, 1e12, made._finish, late_ms=15.0)
-    with pytest.raises(Refusal, match="this would take about 25 ms, not 20 ms"):
-        made.scheduler.submit(late)
-
-
 def test_on_an_idle_machine_nothing_is_too_late(made):
     made.job(b"a", limit_ms=0.001)
     made.run(1, 1)
@@ -270,30 +261,6 @@ def test_an_image_does_not_wait_if_nothing_else_is_computed(made):
     made.run(1, 1)
 
 
-def test_a_lone_image_is_computed_where_it_comes(made):
-    made.model.go.release()
-    job = made.job(b"abc", width=None, submit=False)
-    assert made.scheduler.compute_now(job)
-    assert (job.outputs.tolist(), job.width, job.started is None, job.ended is None) == ([[3.0]], 1.0, False, False)
-    assert made.model.alone
-    assert not made.finished.acquire(blocking=False)  # nobody has to be woken
-    assert made.scheduler.idle
-    made.job(b"b")
-    made.run(1, 1)
-
-
-def test_an_image_is_not_computed_where_it_comes_if_that_would_hold_others_up(made):
-    assert not made.scheduler.compute_now(made.job(b"large", submit=False))  # to read it takes long
-    made.scheduler.batch_ms = 9
-    assert not made.scheduler.compute_now(made.job(b"a", submit=False))  # which takes 10 ms
-    made.scheduler.batch_ms = 11
-    assert made.scheduler.idle
-    first = made.occupied()
-    assert not made.scheduler.compute_now(made.job(b"a", submit=False))
-    made.run(1, 1)
-    assert first.outputs.tolist() == [[5.0]]
-
-
 def test_the_estimate_follows_what_batches_take(made):
     made.model.idle_ms = lambda *_: 1e-3
     made.job(b"a")
@@ -301,3 +268,26 @@ def test_the_estimate_follows_what_batches_take(made):
     made.job(b"b")  # after which the first is accounted for
     made.run(1, 1)
     assert made.scheduler.slowdown > 1
+
+
+def test_one_request_of_many_large_images_does_not_hold_others_up(made, monkeypatch):
+    """They come in turns: one image of each request, and what takes long to decode is computed alone."""
+    monkeypatch.setattr("us3l.serving.scheduling.RECENT", 0.0)
+    made.occupied()
+    made.scheduler.batch_ms = 50
+    made.job(*[b"large"] * 3, decode_ms=[400.0] * 3)
+    made.job(b"a")
+    made.job(b"b")
+    made.run(4, 5)
+    assert [images for _, _, images in made.model.calls[1:]] == [[b"large"], [b"a", b"b"], [b"large"], [b"large"]]
+
+
+def test_decoding_counts_in_the_queue(made):
+    made.occupied()
+    made.job(b"large", b"large", decode_ms=[400.0, 400.0])
+    assert made.scheduler.wait_ms() == pytest.approx(5 + 20 + 800)
+    with pytest.raises(Refusal, match="the service is busy"):
+        made.job(b"a", limit_ms=500)
+    with pytest.raises(Refusal, match="about 1235 ms"):
+        made.job(b"large", limit_ms=1000, decode_ms=[400.0])
+    made.run(2, 3)

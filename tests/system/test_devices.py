@@ -1,8 +1,19 @@
+import os
+
+import psutil
 import pytest
 import torch
 from torch import nn
 
-from us3l.system.devices import choose_device, for_doubles, moved, precision_for, precision_here
+from us3l.system.devices import (
+    available_memory,
+    choose_device,
+    for_doubles,
+    moved,
+    precision_for,
+    precision_here,
+    usable_cores,
+)
 from us3l.system.errors import UserError
 
 
@@ -70,3 +81,16 @@ def test_precision_of_the_device_that_is_chosen(machine, monkeypatch):
     assert (precision_here(), precision_here("cpu")) == ("bf16-mixed", "32-true")
     machine(cuda=False, mps=False)
     assert (precision_here(), precision_here("cuda")) == ("32-true", "32-true")
+
+
+def test_cores_and_memory_are_those_that_a_process_may_use(monkeypatch):
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert usable_cores() == len(cores)
+    monkeypatch.delattr(psutil.Process, "cpu_affinity")  # as on a Mac
+    assert usable_cores() == os.cpu_count()
+    assert 0 < available_memory() < psutil.virtual_memory().total

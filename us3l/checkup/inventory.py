@@ -12,15 +12,14 @@ import psutil
 import torch
 from PIL import features
 
-from us3l.data.loader import usable_cores
-from us3l.system.devices import processor_name
+from us3l.system.devices import processor_name, usable_cores
 
 NEEDED = ("torch", "torchvision", "lightning-fabric", "numpy", "pillow", "pyarrow", "safetensors")
 EXTRAS = {
     "deploy": ("nncf", "onnx", "onnxruntime", "onnxscript", "openvino"),
     "executorch": ("executorch",),
     "detect": ("pycocotools",),
-    "serve": ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
+    "serve": ("h11", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
     "lars": ("timm",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),

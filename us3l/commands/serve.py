@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,8 +9,6 @@ from typing import Literal
 from us3l.commands.parse import RunArgument, parse
 from us3l.serving.settings import ServiceSettings
 from us3l.width import Width
-
-HUNG = 70  # exit code: an internal error, by the names of sysexits.h
 
 
 @dataclass(frozen=True)
@@ -71,14 +68,6 @@ class Serve:
     """A line for each request, on standard error; never what is in it."""
 
 
-def end_at_once() -> None:
-    """What hangs cannot be stopped in any other way. Whoever started the service starts it again."""
-    import faulthandler
-
-    faulthandler.dump_traceback()  # where it hangs
-    os._exit(HUNG)
-
-
 def main(arguments: list[str]) -> None:
     command = parse(Serve, "serve", arguments)
     import logging
@@ -92,7 +81,6 @@ def main(arguments: list[str]) -> None:
     settings = ServiceSettings(**{name: given[name] for name in vars(ServiceSettings()) if name in given})
     names = ("backend", "threads", "int8", "head", "space", "host", "port", "token_file")
     service = listening(command.run, settings, **{name: given[name] for name in names})
-    service.hung = end_at_once
     screen = CommandScreen()
     screen.say(f"measuring the widths of {command.run}")
     service.run(lambda: screen.say(f"serving on {service.address}; Ctrl-C ends it"))

@@ -78,7 +78,7 @@ def cache_all(files: ImageFiles, views: Views, progress: Counter | None = None) 
     for image in in_threads(lambda encoded: _attempt(encoded, views), files.source.read(files.chosen)):
         images.append(image)
         held += image.pixels.nbytes if isinstance(image, Reduced) else 0
-        if usable is not None and held > usable:
+        if held > usable:
             check_memory(round(held * len(files) / len(images)), files.name)
         if progress:
             progress(len(images), len(files))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -16,6 +14,7 @@ from torch import Tensor
 from us3l.data.crops import square
 from us3l.data.decode import Damaged, Encoded, decode, fetch, weight
 from us3l.data.images import ImageSet
+from us3l.system.devices import available_memory, usable_cores
 from us3l.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def _decode_all(
 def in_threads(decoding: Callable[[Encoded], T], encoded: Iterable[Encoded]) -> Iterator[T]:
     """What is made of each image, in the order given, by all cores; only a few images are held at a time."""
     encoded = iter(encoded)
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
 
     def several(images: list[Encoded]) -> list[T]:
         return [decoding(image) for image in images]
@@ -115,32 +114,17 @@ def _some(encoded: Iterator[Encoded]) -> list[Encoded]:
     return some
 
 
-def usable_memory(bound: int | None = None) -> int | None:
-    """Bytes that decoded images may take: half of the memory available, within a bound; None if neither is known."""
+def check_memory(needed: int, name: str) -> int:
+    """Return the bytes that decoded images may take: half of the memory available.
+
+    Raises:
+        UserError: They are fewer than needed.
+    """
     available = available_memory()
-    return min((limit for limit in (bound, available and available // 2) if limit is not None), default=None)
-
-
-def check_memory(needed: int, name: str) -> int | None:
-    """The bytes that may be taken, if that is known; a `UserError` if they are fewer than needed."""
-    usable = usable_memory()
-    if usable is not None and needed > usable:
+    if needed > available // 2:
         raise UserError(
-            f"{name}: the images need {needed / 2**30:.1f} GiB, more than half of the "
-            f"{(available_memory() or 0) / 2**30:.1f} GiB of memory available; lower the size, limit the number of "
-            "images, or read them as they are needed (`stream=True`)"
+            f"{name}: the images need {needed / 2**30:.1f} GiB, more than half of the {available / 2**30:.1f} GiB of "
+            "memory available; lower the size, limit the number of images, or read them as they are needed "
+            "(`stream=True`)"
         )
-    return usable
-
-
-def available_memory() -> int | None:
-    """Bytes of free physical memory, if the system says."""
-    try:
-        meminfo = Path("/proc/meminfo").read_text()
-        return 1024 * int(meminfo.split("MemAvailable:")[1].split()[0])
-    except (OSError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+    return available // 2

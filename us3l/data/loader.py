@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import wait
+from multiprocessing.queues import Queue
 from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from us3l.system.allocation import keep_freed_memory
+from us3l.system.devices import usable_cores
 from us3l.system.errors import UserError
+from us3l.system.streams import one_line
 
 WORKERS_VARIABLE = "US3L_WORKERS"
 DYING = 5.0  # seconds: a process that had much memory takes its time to end
+WORDS = 4096  # bytes to remember of what processes write to standard error
 T = TypeVar("T")
 
 _READING: set[Any] = set()
@@ -46,7 +53,6 @@ def read_ahead(
         sampler=items,  # an item is a whole batch
         num_workers=workers,
         collate_fn=_as_it_is,
-        worker_init_fn=_start_worker,
         generator=torch.Generator(),  # else it would draw from the global one
         pin_memory=pinned,
     )
@@ -54,12 +60,12 @@ def read_ahead(
     while True:
         started = time.perf_counter()
         try:
-            found = next(reading)
+            batch = next(reading)
         except StopIteration:
             return
-        if isinstance(found, UserError):
-            raise found
-        yield found, time.perf_counter() - started
+        if isinstance(batch, UserError):
+            raise batch
+        yield batch, time.perf_counter() - started
 
 
 def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -68,37 +74,76 @@ def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
     Args:
         loader: Its items must not hold whoever reads, who would then never be forgotten.
     """
+    words = _LastWords()
+    loader.worker_init_fn = partial(_start_worker, words.sender)
     with shielded_from_signals():
         reading: Any = iter(loader)
     _READING.add(reading)
     try:
-        yield from reading
+        for batch in reading:
+            words.listen()
+            yield batch
     except (RuntimeError, OSError, EOFError):  # what torch says of a dead process, or the connection to it
-        if not _was_killed(reading):
+        code = _exit_code(reading)
+        if not code:
             raise
+        workers, last_line = loader.num_workers, words.listen()
+        if code < 0:
+            reason = "was killed, most likely because memory ran out; fewer of them need less"
+        else:
+            reason = f"ended: {last_line or f'with code {code}'}; try with fewer of them, or none (0)"
         raise UserError(
-            f"one of {loader.num_workers} processes that read images was killed, most likely because memory ran out; "
-            f"fewer of them need less: set the environment variable {WORKERS_VARIABLE} to "
-            f"{max(1, loader.num_workers // 2)}"
+            f"one of {workers} processes that read images {reason}: set the environment variable {WORKERS_VARIABLE} to "
+            f"{max(1, workers // 2)}"
         ) from None
     finally:
         _READING.discard(reading)
         if loader.num_workers:
             reading._shutdown_workers()  # torch would do it when it is collected, which may be too late: see _READING
+        words.close()
 
 
-def _was_killed(reading: Any) -> bool:
-    """Whether a process of a loader has ended other than by itself, or does so: a connection breaks a moment before."""
+class _LastWords:
+    """What the processes of a loader write to standard error, of which only the end is remembered.
+
+    Decoders complain there about damaged files, which is nobody's business, and a process that cannot go on says why.
+    """
+
+    def __init__(self) -> None:
+        self.receiver, self.sender = os.pipe() if multiprocessing.get_start_method() == "fork" else (-1, -1)
+        for end in (self.receiver, self.sender):
+            if end >= 0:
+                os.set_blocking(end, False)  # nobody waits for anybody to read
+        self.end = b""
+
+    def listen(self) -> str:
+        """Take what was written since; return the last line."""
+        with suppress(BlockingIOError, OSError):
+            while self.receiver >= 0:
+                self.end = (self.end + os.read(self.receiver, 2**16))[-WORDS:]
+        return one_line(self.end.decode(errors="replace").strip().rpartition("\n")[2])
+
+    def close(self) -> None:
+        for end in (self.receiver, self.sender):
+            if end >= 0:
+                os.close(end)
+
+
+def _exit_code(reading: Any) -> int:
+    """The exit code of a process of a loader that has ended other than by itself, or does so; 0 if none has.
+
+    A connection breaks a moment before its process ends.
+    """
     processes = getattr(reading, "_workers", [])
     ending = wait([process.sentinel for process in processes], timeout=DYING)
     for process in processes:
         if process.sentinel in ending:
             process.join()  # its end of a pipe is closed before it has an exit code
-    return any(process.exitcode for process in processes)
+    return next((process.exitcode for process in processes if process.exitcode), 0)
 
 
-def _as_it_is(found: T) -> T:
-    return found
+def _as_it_is(batch: T) -> T:
+    return batch
 
 
 @contextmanager
@@ -130,29 +175,33 @@ def default_workers() -> int:
     return int(text)
 
 
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _local_processes() -> int:
     """Processes of the run on this machine: torchrun tells; without it all are here."""
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if told.isdecimal():
-        return max(1, int(told))
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if processes.isdecimal():
+        return max(1, int(processes))
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
-def _start_worker(_: int) -> None:
+def _start_worker(standard_error: int, _: int) -> None:
     torch.set_num_threads(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # on which decoders complain about files
+    os.dup2(standard_error if standard_error >= 0 else os.open(os.devnull, os.O_WRONLY), 2)
+    # What cannot be sent, for want of shared memory or files, would be dropped, and waited for without end.
+    Queue._on_queue_feeder_error = staticmethod(_end_with)  # type: ignore[attr-defined]
     keep_freed_memory()  # a ninth of the time of a photograph
     # What the parent process left for its garbage collector must not be finalised here: loaders would end the workers
     # of the parent, and inference engines wait for threads that no fork has.
     gc.freeze()
     if hasattr(signal, "sigwaitinfo"):
         threading.Thread(target=_end_for_parent, daemon=True).start()
+
+
+def _end_with(error: Exception, _: object) -> None:
+    """End this process with the reason why it cannot send what it has read."""
+    with suppress(Exception):
+        os.write(2, traceback.format_exception_only(error)[-1].encode(errors="replace"))
+    os._exit(1)
 
 
 def _end_for_parent() -> None:

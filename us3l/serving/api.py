@@ -50,6 +50,11 @@ class Endpoint:
     internal: bool = False
     """Part of the pages: not in OpenAPI."""
 
+    @property
+    def name(self) -> str:
+        """The name of its handler."""
+        return self.path.strip("/").partition(".")[0] or "page"
+
 
 WIDTH = Parameter("width", "string", "Width of the network, such as 0.5 (default: the controller decides).")
 LATENCY = Parameter(

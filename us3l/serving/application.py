@@ -16,67 +16,51 @@ from typing import Any
 import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from us3l.runtime.networks import Task
 from us3l.serving.api import ENDPOINTS, Endpoint, openapi
-from us3l.serving.arrivals import ARRIVAL
-from us3l.serving.bodies import content_kind, header, is_image
+from us3l.serving.bodies import content_kind, is_image
+from us3l.serving.origins import KnownHosts
 from us3l.serving.pages import docs_page, live_page
 from us3l.serving.refusals import Refusal
-from us3l.serving.service import TASKS, Answer, Service
+from us3l.serving.service import Answer, Service
 from us3l.system.errors import UserError
 from us3l.system.files import as_plain
 from us3l.width import Width
 
 LOG = logging.getLogger("us3l.serving.requests")
 TOP = 5
-RAW = b"application/octet-stream"
+RAW = "application/octet-stream"
 SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store", "referrer-policy": "no-referrer"}
-UNKNOWN = (None, False)
-RAW_HEADERS = [(b"content-type", RAW), (b"x-content-type-options", b"nosniff")]
-FACTS = {
-    name: f"us3l-{name.replace('_', '-')}".encode() for name in ("model", "width", "waited_ms", "took_ms", "shape")
-}
-POSTS = {endpoint.path: endpoint for endpoint in ENDPOINTS if endpoint.method == "POST"}
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(service: Service, handlers: Handlers | None = None) -> ASGIApp:
-    """The ASGI application of a service: `us3l serve` runs it, and so can any ASGI server.
+def application(service: Service, host: str = "localhost") -> Starlette:
+    """Return the ASGI application of a service: `us3l serve` runs it, and so can any ASGI server.
 
     Args:
         service: Prepared, or to be prepared: until then requests are refused.
-        handlers: Of this service, if there are some already.
+        host: The name or address that it listens on.
     """
-    handlers = handlers or Handlers(service)
-    routes: list[Route] = []
-    posts: dict[str, Handler] = {}  # the two that are in a hurry do without the framework's way to them
-    for endpoint in ENDPOINTS:
-        name = endpoint.path.strip("/").partition(".")[0] or "page"
-        handler = handlers.guarded(endpoint, getattr(handlers, name))
-        routes.append(Route(endpoint.path, handler, methods=[endpoint.method]))
-        if endpoint.method == "POST":
-            posts[endpoint.path] = handler
+    handlers = Handlers(service)
+    routes = [
+        Route(endpoint.path, handlers.guarded(endpoint, getattr(handlers, endpoint.name)), methods=[endpoint.method])
+        for endpoint in ENDPOINTS
+    ]
 
     async def unknown(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         service.watch.replied("other", error.status_code)
-        reason = {404: "there is nothing here: see /docs", 405: "not by this method: see /docs"}
-        known = reason.get(error.status_code, "the request cannot be understood")
-        return plain({"error": known}, error.status_code, dict(error.headers or {}))
+        reasons = {404: "there is nothing here: see /docs", 405: "not by this method: see /docs"}
+        reason = reasons.get(error.status_code, "the request cannot be understood")
+        return plain({"error": reason}, error.status_code, dict(error.headers or {}))
 
-    others = Starlette(routes=routes, exception_handlers={HTTPException: unknown})
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        handler = posts.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        app = others if handler is None else await handler(Request(scope, receive))
-        await app(scope, receive, send)
-
-    return answer
+    known_hosts = Middleware(KnownHosts, host=host, allowed=service.settings.allow_host)
+    return Starlette(routes=routes, exception_handlers={HTTPException: unknown}, middleware=[known_hosts])
 
 
 class Handlers:
@@ -127,63 +111,18 @@ class Handlers:
             reason = "the token is missing or wrong: send it as Authorization: Bearer TOKEN"
             raise Refusal(401, reason, "token")
 
-    def answered_now(self, scope: Scope, body: bytes, arrived: float) -> Response | None:
-        """The answer to a request of one image that has come whole from the only client, without the tasks and the
-        messages of ASGI: for a small network they would take a tenth of the time.
-
-        Args:
-            scope: That of a POST to a path of `TASKS`.
-            body: Of it.
-            arrived: Of the clock: when it came, at the earliest.
-
-        Returns:
-            None of whatever is unusual, a refusal included: that takes the usual way, where it is told.
-        """
-        started, service = time.perf_counter(), self.service
-        path, request = scope["path"], Request(scope)
-        task = TASKS[path.encode()]
-        if not body or not service.bodies.fits(len(body)) or service.stopping:
-            return None
-        try:
-            self.check_token(request)
-            if not is_image(content_kind(scope)):
-                return None
-            width, latency = self._asked(request, task)
-            top = self._top(request) if task == "classes" else TOP
-            answer = service.answer_now(body, task, width, latency, arrived)
-            if answer is None:
-                return None
-            response = self._embedded(request, answer) if task == "features" else self._predicted(answer, top)
-        except (Refusal, UserError):
-            return None
-        except Exception:
-            LOG.exception("%s failed", path)
-            return None
-        ms = 1e3 * (time.perf_counter() - started)
-        asyncio.get_running_loop().call_soon(self._note, POSTS[path], response.status_code, ms)
-        return response
-
     async def embed(self, request: Request) -> Response:
-        return self._embedded(request, await self._answer(request, "features"))
-
-    def _embedded(self, request: Request, answer: Answer) -> Response:
-        if RAW in header(request.scope["headers"], b"accept"):
-            rows, columns = answer.outputs.shape
-            response = Response(np.ascontiguousarray(answer.outputs, "<f4").tobytes())
-            facts = shared(answer) | {"shape": f"{rows}x{columns}"}
-            response.raw_headers += RAW_HEADERS
-            response.raw_headers += [(FACTS[name], str(value).encode()) for name, value in facts.items()]
-            return response
-        return plain(shared(answer) | {"embeddings": answer.outputs.tolist()})
+        answer = await self._answer(request, "features")
+        if RAW not in request.headers.get("accept", ""):
+            return plain(shared(answer) | {"embeddings": answer.outputs.tolist()})
+        rows, columns = answer.outputs.shape
+        facts = shared(answer) | {"shape": f"{rows}x{columns}"}
+        headers = {f"us3l-{name.replace('_', '-')}": str(value) for name, value in facts.items()}
+        return Response(np.ascontiguousarray(answer.outputs, "<f4").tobytes(), 200, SAFE | headers, RAW)
 
     async def predict(self, request: Request) -> Response:
-        top = self._top(request)
-        return self._predicted(await self._answer(request, "classes"), top)
-
-    def _top(self, request: Request) -> float:
-        return number(request, "top") or TOP
-
-    def _predicted(self, answer: Answer, top: float) -> Response:
+        top = number(request, "top") or TOP
+        answer = await self._answer(request, "classes")
         classes = answer.model.classes
         best = np.argsort(-answer.outputs, axis=1, kind="stable")[:, : math.ceil(min(top, len(classes)))]
         predictions = [
@@ -192,8 +131,8 @@ class Handlers:
         ]
         return plain(shared(answer) | {"predictions": predictions})
 
-    def _asked(self, request: Request, task: Task) -> tuple[Width | None, float | None]:
-        """The width and the time that a request asks for, if it may be answered at all."""
+    async def _answer(self, request: Request, task: Task) -> Answer:
+        """Return the answer to a request; what cannot be answered in time is refused before its body is read."""
         service = self.service
         service.check_open()
         service.check_task(task)
@@ -202,19 +141,14 @@ class Handlers:
             raise Refusal(400, "give width or latency_ms, not both")
         if width is not None:
             service.model.width(width, task)
-        return width, latency
-
-    async def _answer(self, request: Request, task: Task) -> Answer:
-        service = self.service
-        width, latency = self._asked(request, task)
+        service.check_load(task, width, latency, one_image=is_image(content_kind(request)))
         service.scheduler.receiving += 1
         with service.bodies.holding() as sizes:
             try:
                 images = await service.bodies.images(request, sizes)
             finally:
                 service.scheduler.receiving -= 1
-            arrival = request.scope.get(ARRIVAL, UNKNOWN)
-            return await service.answer(images, task, width, latency, *arrival)
+            return await service.answer(images, task, width, latency)
 
     async def widths(self, _: Request) -> Response:
         return plain(self.service.model.about())

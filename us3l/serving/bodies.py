@@ -6,21 +6,30 @@ import asyncio
 import binascii
 import json
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, MutableMapping
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from us3l.serving.arrivals import ARRIVAL
+from us3l.data.decode import Damaged, measure
 from us3l.serving.refusals import Refusal
 from us3l.serving.settings import ServiceSettings
 
-LARGE = 2**18  # bytes that are not parsed while other requests wait
+LARGE = 2**18  # bytes that are not looked at while other requests wait
+CHUNK = 2**16  # bytes of a form that are parsed at once
 KINDS = "image/*, application/octet-stream, multipart/form-data or application/json"
+
+
+class ReceivedImage(NamedTuple):
+    """An image as it was sent, and how large it is once it is decoded."""
+
+    content: bytes
+    megapixels: float
+    """By its header; 0 if that cannot be read."""
 
 
 class Bodies:
@@ -44,13 +53,8 @@ class Bodies:
         finally:
             self.held -= sum(sizes)
 
-    def fits(self, size: int) -> bool:
-        """Whether a body of this many bytes may be held now."""
-        most, all_bodies = self.settings.max_body_mb, self.settings.max_buffered_mb
-        return size <= 1e6 * most and self.held + size <= 1e6 * all_bodies
-
-    async def images(self, request: Request, sizes: list[int]) -> list[bytes]:
-        """The encoded images of a request.
+    async def images(self, request: Request, sizes: list[int]) -> list[ReceivedImage]:
+        """Return the encoded images of a request.
 
         Args:
             request: As it comes in.
@@ -59,18 +63,21 @@ class Bodies:
         Raises:
             Refusal: It is too large, too slow, or cannot be understood.
         """
-        kind = content_kind(request.scope)
-        parse = PARSERS.get(kind)
-        if parse is None and not is_image(kind):
+        kind = content_kind(request)
+        if kind not in ("multipart/form-data", "application/json") and not is_image(kind):
             raise Refusal(415, f"the content type must be {KINDS}")
         body = await self._body(request, sizes)
-        if parse is None:
-            images = [body]
+        if kind == "multipart/form-data":
+            contents = await uploaded(request, body, self.settings.max_images)
+        elif kind == "application/json":
+            contents = await unhurried(body, decoded, body, self.settings.max_images)
         else:
-            arguments = body, request.headers["content-type"], self.settings.max_images
-            images = await run_in_threadpool(parse, *arguments) if len(body) > LARGE else parse(*arguments)
-        if not images or not all(images):
-            raise Refusal(400, "there is no image in the request" if not images else "an image of no bytes")
+            contents = [body]
+        if not contents or not all(contents):
+            raise Refusal(400, "an image of no bytes" if contents else "there is no image in the request")
+        images = await unhurried(body, measured, contents)
+        if sum(image.megapixels for image in images) > (most := self.settings.max_request_megapixels):
+            raise Refusal(413, f"the images of a request may have {most:g} million pixels together, not more")
         return images
 
     async def _body(self, request: Request, sizes: list[int]) -> bytes:
@@ -79,8 +86,7 @@ class Bodies:
             raise self._too_large()
         chunks: list[bytes] = []
         try:
-            # What has come already needs no clock.
-            async with nullcontext() if ARRIVAL in request.scope else asyncio.timeout(self.settings.body_seconds):
+            async with asyncio.timeout(self.settings.body_seconds):
                 more = True
                 while more:
                     message = await request.receive()
@@ -106,8 +112,25 @@ class Bodies:
         return Refusal(413, f"the request is larger than {self.settings.max_body_mb:g} MB")
 
 
-def decoded(body: bytes, _: str, most: int) -> list[bytes]:
-    """Images as JSON: a list of base64 strings, or an object that has it as "images"."""
+async def unhurried(body: bytes, function: Any, *arguments: Any) -> Any:
+    """Call a function, in another thread if the body is so large that others would have to wait."""
+    return await run_in_threadpool(function, *arguments) if len(body) > LARGE else function(*arguments)
+
+
+def measured(contents: list[bytes]) -> list[ReceivedImage]:
+    """Return images with the sizes that their headers give; nothing is decoded."""
+    images = []
+    for content in contents:
+        try:
+            height, width = measure(content)
+        except Damaged:  # decoding says what is wrong with it
+            height = width = 0
+        images.append(ReceivedImage(content, height * width / 1e6))
+    return images
+
+
+def decoded(body: bytes, most: int) -> list[bytes]:
+    """Return images sent as JSON: a list of base64 strings, or an object that has it as "images"."""
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -128,84 +151,43 @@ def decoded(body: bytes, _: str, most: int) -> list[bytes]:
     return images
 
 
-def parts(body: bytes, kind: str, most: int) -> list[bytes]:
-    """Images as the files of a form."""
-    _, options = parse_options_header(kind.encode("latin-1", "replace"))
-    boundary = options.get(b"boundary")
-    if not boundary or len(boundary) > 100:
-        raise Refusal(400, "the form has no boundary, or a very long one")
-    found: list[bytearray] = []
-    headers: list[list[bytearray]] = []
-    ended = False
+async def uploaded(request: Request, body: bytes, most: int) -> list[bytes]:
+    """Return images sent as the files of a form."""
 
-    def begin() -> None:
-        check_number(len(found) + 1, most)
-        found.append(bytearray())
-        headers.clear()
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), CHUNK):
+            yield body[start : start + CHUNK]
+            await asyncio.sleep(0)  # others may have their turn
 
-    def name(data: bytes, start: int, end: int) -> None:
-        if not headers or headers[-1][1]:
-            headers.append([bytearray(), bytearray()])
-        headers[-1][0] += data[start:end]
-
-    def value(data: bytes, start: int, end: int) -> None:
-        headers[-1][1] += data[start:end]
-
-    def check_file() -> None:
-        about = [bytes(text) for key, text in headers if bytes(key).lower() == b"content-disposition"]
-        if not about or b"filename" not in parse_options_header(about[0])[1]:
-            raise Refusal(400, "a field of the form is not a file: a width goes into the address, ?width=")
-
-    def content(data: bytes, start: int, end: int) -> None:
-        found[-1] += data[start:end]
-
-    def end() -> None:
-        nonlocal ended
-        ended = True
-
+    parser = MultiPartParser(request.headers, chunks(), max_files=most + 1, max_fields=most)  # type: ignore[arg-type]
+    parser.spool_max_size = len(body)  # in memory: the body is there already
     try:
-        parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": begin,
-                "on_header_field": name,
-                "on_header_value": value,
-                "on_headers_finished": check_file,
-                "on_part_data": content,
-                "on_end": end,
-            },
-        )
-        parser.write(body)
-        parser.finalize()
-    except (FormParserError, ValueError, IndexError, UnicodeError):
+        form = await parser.parse()
+    except (MultiPartException, KeyError, ValueError, IndexError):
         raise Refusal(400, "the form cannot be read") from None
-    if not ended:
-        raise Refusal(400, "the form is not complete")
-    return [bytes(part) for part in found]
+    try:
+        files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
+        if len(files) < len(form.multi_items()):
+            raise Refusal(400, "a field of the form is not a file: a width goes into the address, ?width=")
+        check_number(len(files), most)
+        if not body.rstrip().endswith(b"--"):  # the mark after the last part: else its end was cut off
+            raise Refusal(400, "the form is not complete")
+        return [await file.read() for file in files]
+    finally:
+        await form.close()
 
 
-def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
-    """The first header of that name; empty if there is none."""
-    for found, value in headers:
-        if found == name:
-            return value
-    return b""
-
-
-def content_kind(scope: MutableMapping[str, Any]) -> str:
-    """The content type of a request, without its options."""
-    kind, _, _ = header(scope["headers"], b"content-type").decode("latin-1").partition(";")
-    return kind.strip().lower()
+def content_kind(request: Request) -> str:
+    """Return the content type of a request, without its options."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def is_image(kind: str) -> bool:
-    """Whether a body of this content type is one image as it is."""
+    """Return whether a body of this content type is one image as it is."""
     return kind.startswith("image/") or kind == "application/octet-stream"
 
 
-PARSERS = {"multipart/form-data": parts, "application/json": decoded}
-
-
 def check_number(images: int, most: int) -> None:
+    """Raise a `Refusal` if a request has too many images."""
     if images > most:
         raise Refusal(413, f"a request may have {most} images, not more")

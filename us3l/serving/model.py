@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import re
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +13,7 @@ import torch
 from PIL import Image as Pillow
 
 from us3l.collection.shared_space import SpaceName, shared_maps
-from us3l.data.decode import Damaged, decode
+from us3l.data.decode import Damaged
 from us3l.deploy.timing import percentile, take_turns
 from us3l.run.bundles import MANIFEST
 from us3l.runtime.adaptive import Controller
@@ -30,40 +27,7 @@ from us3l.width import Width
 
 TURNS = 3
 SHORT_MS = 2.0  # per image, which one thread computes
-SMALL_FILE, SMALL_IMAGE = 2**16, 2**18  # bytes, and pixels: a few milliseconds to read
-JPEG, PROGRESSIVE = b"\xff\xd8\xff", re.compile(rb"\xff[\xc2\xc6\xca\xce]")
-PNG, PACKED = b"\x89PNG\r\n\x1a\n", (b"zTXt", b"iTXt", b"iCCP")
-RETRY, TRIES = 200, 3  # calls, and how many of them go the slower way, to see whether it still is
 KEPT = 1000  # decisions of a controller: a service runs for months
-
-
-class QuickerRun:
-    """The quicker of two ways to compute the same bits. Which one that is depends on what else the machine does:
-    several threads are quicker on an idle one, and much slower if they have to wait for a processor.
-
-    Args:
-        runs: Both. Only one thread may call.
-        clock: Seconds.
-    """
-
-    def __init__(self, *runs: Forward, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._runs, self._clock = runs, clock
-        self._took = [deque[float](maxlen=TRIES), deque[float](maxlen=TRIES)]  # the last calls of each
-        self._calls = 0
-
-    def __call__(self, images: np.ndarray) -> np.ndarray:
-        self._calls += 1
-        if self._calls <= 2 * TRIES:
-            which = self._calls % 2
-        else:
-            first, second = (sorted(times)[TRIES // 2] for times in self._took)  # one that was interrupted says nothing
-            which = int(second < first)
-            if self._calls % RETRY < TRIES:
-                which = 1 - which
-        started = self._clock()
-        outputs = self._runs[which](images)
-        self._took[which].append(self._clock() - started)
-        return outputs
 
 
 class ServedModel:
@@ -116,7 +80,6 @@ class ServedModel:
         self._idle_ms: dict[tuple[Task, Width], float] = {}
         self._sizes: dict[tuple[Task, Width], list[int]] = {}
         self._runs: dict[tuple[Task, Width], Forward] = {}
-        self._lone_runs: dict[tuple[Task, Width], Forward] = {}  # where those for a lone client are others
         self._lock, self._computing = threading.Lock(), threading.Lock()
 
     def _usable(self, task: Task) -> list[Width]:
@@ -200,7 +163,6 @@ class ServedModel:
         image = np.random.default_rng(0).standard_normal((1, 3, size, size), np.float32)
         times = take_turns({"single": lambda: single(image)}, TURNS)
         if min(times["single"]) < SHORT_MS and np.array_equal(run(image), single(image)):
-            self._lone_runs[task, width] = QuickerRun(single, run)
             return single  # clients that come together would wait for each other
 
         def run_alone(images: np.ndarray) -> np.ndarray:
@@ -235,36 +197,20 @@ class ServedModel:
     def read(self, image: bytes, place: str = "image 0") -> np.ndarray:
         """An image's pixels, as `Runtime` reads them, 3 x H x W; a `UserError` says what is wrong with it."""
         try:
-            return self._decoded(image, self._most_pixels)
+            pixels = self.runtime.networks.preprocessing.decode(image, self._most_pixels)
         except Damaged as error:
             raise UserError(f"cannot read {place}: {error}") from None
+        return pixels.transpose(2, 0, 1)
 
-    def read_small(self, image: bytes) -> np.ndarray | None:
-        """The same of an image that takes a few milliseconds at most, whoever made it: a small JPEG or PNG in which
-        nothing is repeated or packed many times over. None of all others, and of those that are damaged."""
-        if not quick_to_read(image):
-            return None
-        try:
-            side = self.runtime.networks.preprocessing.resize
-            return decode(image, side, most=min(SMALL_IMAGE, self._most_pixels)).transpose(2, 0, 1)
-        except Damaged:
-            return None
-
-    def _decoded(self, image: bytes, most: int) -> np.ndarray:
-        return self.runtime.networks.preprocessing.decode(image, most).transpose(2, 0, 1)
-
-    def compute(self, pixels: Sequence[np.ndarray], task: Task, width: Width, alone: bool = False) -> np.ndarray:
+    def compute(self, pixels: Sequence[np.ndarray], task: Task, width: Width) -> np.ndarray:
         """Features or logits of some images, one row each.
 
         Args:
             pixels: From `read`.
             task: "features" or "classes".
             width: Of the network.
-            alone: Nothing else is computed meanwhile: all processors may be used.
         """
         run, sizes = self._run(task, width), self._sizes.get((task, width), [1])
-        if alone:
-            run = self._lone_runs.get((task, width), run)
         rows, done = [], 0
         while done < len(pixels):
             size = max(n for n in sizes if n <= len(pixels) - done)
@@ -300,16 +246,6 @@ class ServedModel:
                 for task, widths in self.widths.items()
             },
         }
-
-
-def quick_to_read(image: bytes) -> bool:
-    """Whether an image whose pixels are few takes a few milliseconds to read, whoever made it: of a progressive JPEG
-    there may be a thousand scans, and text that is packed in a PNG may be a thousand times as long."""
-    if len(image) > SMALL_FILE:
-        return False
-    if image.startswith(JPEG):
-        return not PROGRESSIVE.search(image)
-    return image.startswith(PNG) and not any(mark in image for mark in PACKED)
 
 
 def sample(side: int) -> bytes:

@@ -9,7 +9,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 
@@ -39,8 +38,8 @@ class QueuedRequest:
     finished: Callable[[QueuedRequest], None]
     """Called once, from another thread."""
     arrived: float = field(default_factory=time.perf_counter)
-    late_ms: float = 0.0
-    """How long it had been there before anybody looked at it, about."""
+    decode_ms: list[float] = field(default_factory=list)
+    """What decoding each image takes, beyond that of a small one; by default nothing."""
     started: float | None = None
     ended: float | None = None
     refusal: Refusal | None = None
@@ -50,12 +49,18 @@ class QueuedRequest:
 
     def __post_init__(self) -> None:
         self.rows, self.left = [None] * len(self.images), len(self.images)
+        self.decode_ms = self.decode_ms or [0.0] * len(self.images)
         self.automatic = self.width is None
 
     @property
     def outputs(self) -> np.ndarray:
         rows = [row for row in self.rows if row is not None]
         return rows[0][None] if len(rows) == 1 else np.stack(rows)
+
+    @property
+    def undecoded_ms(self) -> float:
+        """What decoding the images takes whose turn has not come."""
+        return sum(self.decode_ms[self.taken :])
 
     @property
     def waited_ms(self) -> float:
@@ -75,6 +80,12 @@ class ImageBatch:
     task: Task
     width: Width
     items: list[tuple[QueuedRequest, int]]
+
+    @property
+    def idle_ms(self) -> float:
+        """What it takes on the idle machine."""
+        decoding = sum(job.decode_ms[number] for job, number in self.items)
+        return decoding + len(self.items) * self.model.idle_ms(self.task, self.width)
 
 
 class Scheduler:
@@ -106,7 +117,7 @@ class Scheduler:
         self._jobs: deque[QueuedRequest] = deque()
         self._images = 0  # that wait; and of these, by what is known of their width:
         self._automatic: Counter[tuple[ServedModel, Task]] = Counter()
-        self._named_ms = 0.0  # on the idle machine
+        self._named_ms = self._decode_ms = 0.0  # on the idle machine
         self._running: list[ImageBatch] = []
         self._stopping = False
         self._changed = threading.Condition()
@@ -141,8 +152,7 @@ class Scheduler:
     def _wait_ms(self, narrow: bool) -> float:
         if self.idle:
             return 0.0
-        ahead = sum(len(batch.items) * batch.model.idle_ms(batch.task, batch.width) for batch in self._running) / 2
-        ahead += self._named_ms
+        ahead = sum(batch.idle_ms for batch in self._running) / 2 + self._named_ms + self._decode_ms
         for (model, task), images in self._automatic.items():
             ahead += images * model.idle_ms(task, model.narrowest(task) if narrow else model.automatic_width(task))
         return self.slowdown * ahead / self.workers
@@ -151,6 +161,7 @@ class Scheduler:
         """Add the images of a job that wait to those of the queue, or take them off it."""
         images = sign * (len(job.images) - job.taken)
         self._images += images
+        self._decode_ms += sign * job.undecoded_ms
         if job.width is None:
             self._automatic[job.model, job.task] += images
             if not self._automatic[job.model, job.task]:
@@ -158,53 +169,28 @@ class Scheduler:
         else:
             self._named_ms += images * job.model.idle_ms(job.task, job.width)
 
-    def own_ms(self, model: ServedModel, task: Task, width: Width, images: int) -> float:
+    def own_ms(self, model: ServedModel, task: Task, width: Width, images: int, decode_ms: float = 0.0) -> float:
         """How long so large a request itself takes, about; several threads share its images."""
-        return self.slowdown * model.idle_ms(task, width) * math.ceil(images / self.workers)
+        computing = model.idle_ms(task, width) * math.ceil(images / self.workers)
+        return self.slowdown * (computing + decode_ms / self.workers)
 
     def submit(self, job: QueuedRequest) -> None:
         """Take a job, or raise a `Refusal` at once if there is no room, or it could not be answered in time."""
         with self._changed:
             if self._stopping:
                 raise Refusal(503, "the service is stopping", "stopping", wait_ms=1000)
-            wait = job.late_ms + self._wait_ms(narrow=job.automatic)
+            wait = self._wait_ms(narrow=job.automatic)
             if self._images + len(job.images) > self.capacity:
                 reason = f"the queue is full: it has room for {self.capacity} images"
                 raise Refusal(429, reason, "queue", wait_ms=self._wait_ms(narrow=False))
             width = job.model.narrowest(job.task) if job.width is None else job.width
-            own = self.own_ms(job.model, job.task, width, len(job.images))
+            own = self.own_ms(job.model, job.task, width, len(job.images), job.undecoded_ms)
             if wait and wait + own > job.limit_ms:
                 reason = f"the service is busy: this would take about {wait + own:.0f} ms, not {job.limit_ms:.0f} ms"
                 raise Refusal(503, reason, "deadline", wait_ms=wait)
             self._jobs.append(job)
             self._count(job, +1)
             self._changed.notify()  # a thread that leaves something wakes the next
-
-    def compute_now(self, job: QueuedRequest) -> bool:
-        """Compute a job in the thread that calls, which saves the way to another and back.
-
-        Args:
-            job: Of one image. Those who come meanwhile wait: the caller knows that nobody does.
-
-        Returns:
-            Whether it did: then the job has ended. It does not if there is anything else to do, or if it would take
-            longer than a batch may.
-        """
-        started = time.perf_counter()
-        width = job.model.automatic_width(job.task) if job.width is None else job.width
-        with self._changed:
-            if self._jobs or self._running or self._stopping or self._most(job.model, job.task, width) < 1:
-                return False
-            batch = ImageBatch(job.model, job.task, width, [(job, 0)])
-            self._running.append(batch)
-        pixels = job.model.read_small(job.images[0])
-        if pixels is None:
-            with self._changed:
-                self._running.remove(batch)
-            return False
-        job.started, job.width = started, width
-        self._run(batch, started, [pixels])
-        return True
 
     def stop(self) -> None:
         """Take no more jobs, and return when all that were taken are finished."""
@@ -221,15 +207,15 @@ class Scheduler:
             for job in self._run(batch, time.perf_counter()):  # last: what they wake would wait for this thread
                 job.finished(job)
 
-    def _run(self, batch: ImageBatch, started: float, pixels: list[np.ndarray] | None = None) -> list[QueuedRequest]:
-        """Compute a batch; `pixels` are those of its images, if they were read before.
+    def _run(self, batch: ImageBatch, started: float) -> list[QueuedRequest]:
+        """Compute a batch.
 
         Returns:
             The requests of which all images are done now, which do not know it yet.
         """
         done: list[QueuedRequest] = []
         try:
-            done = self._compute(batch, pixels)
+            done = self._compute(batch)
         except Exception:
             LOG.exception("a batch could not be computed")
             for job, _ in batch.items:
@@ -237,8 +223,7 @@ class Scheduler:
         seconds = time.perf_counter() - started
         with self._changed:
             self._running.remove(batch)
-            idle = len(batch.items) * batch.model.idle_ms(batch.task, batch.width) / 1e3
-            self.slowdown += RECENT * (seconds / idle - self.slowdown)
+            self.slowdown += RECENT * (1e3 * seconds / batch.idle_ms - self.slowdown)
         if self._batched:
             self._batched(len(batch.items), seconds)
         return done
@@ -256,9 +241,9 @@ class Scheduler:
                     gathered = False
                     continue
                 batch = self._next()
-                full = len(batch.items) >= self._most(batch.model, batch.task, batch.width, self._smallest())
                 alone = not self._running  # nobody else computes: to wait would be to idle
-                if full or gathered or alone or not self.receiving or not self.gather_ms or self._stopping:
+                others = self.receiving and self.gather_ms and not self._stopping
+                if alone or gathered or not others or self._is_full(batch):
                     break
                 self._changed.wait(self.gather_ms / 1e3)
                 gathered = True
@@ -268,7 +253,8 @@ class Scheduler:
                     job.started, job.width = time.perf_counter(), batch.width
                 job.taken += images
                 self._count(job, +1)
-            self._jobs = deque(job for job in self._jobs if job.taken < len(job.images))
+            rest = [job for job in self._jobs if job.taken < len(job.images)]
+            self._jobs = deque(sorted(rest, key=lambda job: job.taken > 0))  # those that had a turn wait for the others
             self._running.append(batch)
             if self._jobs:
                 self._changed.notify()
@@ -286,7 +272,7 @@ class Scheduler:
                 self._count(job, -1)
 
     def _next(self) -> ImageBatch:
-        """The oldest image, and others of its width: no more than the share of one thread."""
+        """Return the oldest image, and others of its width: one of each request in turn, at most a thread's share."""
         first = self._jobs[0]
         model, task = first.model, first.task
         width = model.automatic_width(task) if first.width is None else first.width
@@ -296,26 +282,34 @@ class Scheduler:
             if job.model is model and job.task == task and (job.width is None or job.width == width)
             for number in range(job.taken, len(job.images))
         ]
+        alike.sort(key=lambda item: item[1] - item[0].taken)
         share = math.ceil(len(alike) / (self.workers - len(self._running)))
-        most = max(1, min(share, self._most(model, task, width, self._smallest())))
-        return ImageBatch(model, task, width, list(islice(alike, most)))
+        most, left_ms = min(share, model.together(task, width)), self._batch_ms
+        items: list[tuple[QueuedRequest, int]] = []
+        for job, number in alike[:most]:
+            left_ms -= self.slowdown * (model.idle_ms(task, width) + job.decode_ms[number])
+            if items and left_ms < 0:
+                break
+            items.append((job, number))
+        return ImageBatch(model, task, width, items)
 
-    def _smallest(self) -> int:
-        """Images of the smallest request that waits."""
-        return min(len(job.images) for job in self._jobs)
+    @property
+    def _batch_ms(self) -> float:
+        """How long a batch may take: longer if all requests that wait have several images."""
+        return self.batch_ms * min(len(job.images) for job in self._jobs)
 
-    def _most(self, model: ServedModel, task: Task, width: Width, smallest: int = 1) -> int:
-        """Images that should be computed at once; none if a single one takes longer than a batch may."""
-        in_time = smallest * self.batch_ms / (self.slowdown * model.idle_ms(task, width))
-        return int(min(in_time, model.together(task, width)))
+    def _is_full(self, batch: ImageBatch) -> bool:
+        """Return whether one image more would be too many, or take too long."""
+        if len(batch.items) >= batch.model.together(batch.task, batch.width):
+            return True
+        more = batch.idle_ms + batch.model.idle_ms(batch.task, batch.width)
+        return self.slowdown * more > self._batch_ms
 
-    def _compute(self, batch: ImageBatch, pixels: list[np.ndarray] | None) -> list[QueuedRequest]:
-        readable, alone = batch.items, pixels is not None
-        if pixels is None:
-            readable, pixels = self._read(batch)
+    def _compute(self, batch: ImageBatch) -> list[QueuedRequest]:
+        readable, pixels = self._read(batch)
         if not readable:
             return []
-        rows = batch.model.compute(pixels, batch.task, batch.width, alone)
+        rows = batch.model.compute(pixels, batch.task, batch.width)
         done = []
         with self._changed:
             for (job, number), row in zip(readable, rows, strict=True):

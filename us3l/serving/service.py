@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from us3l.runtime.networks import Task
-from us3l.serving.bodies import Bodies
+from us3l.serving.bodies import Bodies, ReceivedImage
 from us3l.serving.metrics import ServiceWatch
 from us3l.serving.model import ServedModel
 from us3l.serving.refusals import Refusal
@@ -23,15 +23,16 @@ from us3l.width import Width
 
 LOG = logging.getLogger("us3l.serving")
 HANGING = 30.0  # seconds after its deadline in which a job that has begun must end
-NOTABLE_MS = 3.0  # less is the ordinary switching of threads
 HEADROOM = 0.8  # share of the target that a request is expected to take at most, as for the controller
 LEAST_HEADROOM = 0.3
 MISSES = 0.02  # share of the requests at the narrowest width that may take longer than `IN_TIME`
 IN_TIME = 0.9  # of the target: the rest is for the way to the client
 STEP = 0.02  # by which the headroom falls when one does
 SHARE = 0.25  # of the target, that a batch may take
+MEGAPIXEL_MS = (
+    10.0  # what decoding a million pixels takes, about; a flat colour in 34 bytes takes as long as a photograph
+)
 PATHS: dict[Task, str] = {"features": "/embed", "classes": "/predict"}
-TASKS: dict[bytes, Task] = {path.encode(): task for task, path in PATHS.items()}
 
 
 @dataclass(eq=False)
@@ -73,7 +74,6 @@ class Service:
             lambda images, _: self.watch.batch.observe(images),
         )
         self._started = time.perf_counter()
-        self._turn = self._passed = 0
 
     def _width(self) -> Width:
         return self.model.automatic_width(self.model.gives[0])
@@ -102,39 +102,30 @@ class Service:
         LOG.warning("model %s is served now", model.identity)
         return True
 
-    def refused_unread(self, path: bytes, query: bytes, kind: bytes, arrived: float, turn: int) -> bool:
-        """Whether a request can be refused before it is read, because it could not be answered in time. If there are
-        far too many, this is what most of them get, so it must cost little.
+    def check_load(self, task: Task, width: Width | None, latency_ms: float | None, one_image: bool) -> None:
+        """Raise a `Refusal` if a request could not be answered in time, before its body is read. Of too many requests
+        this is what most get, so it must cost little.
 
         Args:
-            path: Of the request.
-            query: What comes after the path.
-            kind: Its content type, which says whether it is one image.
-            arrived: Of the clock: when it came, at the earliest.
-            turn: Number of the loop's round: what passed in the same one is not in the queue yet.
+            task: "features" or "classes".
+            width: The width that it names, if any.
+            latency_ms: The time that it names, if any.
+            one_image: Whether it has one image; one that may have several has longer.
         """
-        if turn != self._turn:
-            self._turn, self._passed = turn, 0
-        waited = late_ms(arrived)
-        if not waited and self.scheduler.idle and not self._passed:
-            self._passed = 1
-            return False
-        task, model = TASKS.get(path), self.model
-        if task is None or task not in model.latencies:
-            return False
-        images = 1 if kind.startswith((b"image/", b"application/octet")) else self.settings.max_images
-        if b"width=" in query or b"latency_ms=" in query:
-            return waited > images * self.settings.deadline_ms
-        own = self.scheduler.own_ms(model, task, model.narrowest(task), 1)
-        wait = waited + self.scheduler.wait_ms(narrow=True) + self._passed * own / self.scheduler.workers
-        if not wait or wait + own <= images * self.headroom * self.settings.target_ms:
-            self._passed += 1
-            return False
-        if images == 1:
-            width = model.automatic_width(task)
-            expected = waited + self.scheduler.wait_ms() + self.scheduler.own_ms(model, task, width, 1)
-            model.observe(task, width, expected, time.perf_counter() - self._started)
-        return True
+        scheduler, model = self.scheduler, self.model
+        ahead = scheduler.receiving  # which are not in the queue yet
+        if width is not None or latency_ms is not None or (scheduler.idle and not ahead):
+            return
+        own = scheduler.own_ms(model, task, model.narrowest(task), 1)
+        wait = scheduler.wait_ms(narrow=True) + ahead * own / scheduler.workers
+        images = 1 if one_image else self.settings.max_images
+        if wait + own <= images * self.headroom * self.settings.target_ms:
+            return
+        if one_image:
+            automatic = model.automatic_width(task)
+            expected = scheduler.wait_ms() + scheduler.own_ms(model, task, automatic, 1)
+            model.observe(task, automatic, expected, time.perf_counter() - self._started)
+        raise Refusal(503, "the service is busy", "busy", wait_ms=wait)
 
     def check_open(self) -> None:
         """Raise a `Refusal` while nothing can be accepted."""
@@ -155,22 +146,18 @@ class Service:
 
     async def answer(
         self,
-        images: list[bytes],
+        images: Sequence[ReceivedImage],
         task: Task,
         width: Width | None = None,
         latency_ms: float | None = None,
-        arrived: float | None = None,
-        alone: bool = False,
     ) -> Answer:
-        """Features or probabilities of images.
+        """Return features or probabilities of images.
 
         Args:
             images: Encoded, as in files.
             task: "features" or "classes".
             width: Of the network (default: what the controller decides).
             latency_ms: Take the widest network with which the answer should come within that time, the wait included.
-            arrived: Of the clock: when the request came (default: now).
-            alone: Nobody else is connected who would wait if this thread computed.
 
         Raises:
             Refusal: There is no answer, or none in time.
@@ -179,14 +166,13 @@ class Service:
         ended = loop.create_future()
 
         def finished(_: QueuedRequest) -> None:
-            loop.call_soon_threadsafe(settle, ended)
+            loop.call_soon_threadsafe(complete, ended)
 
-        job = self._job(images, task, width, latency_ms, arrived, finished)
+        job = self._job(images, task, width, latency_ms, finished)
         try:
-            if not (alone and len(images) == 1 and self.scheduler.compute_now(job)):
-                self.scheduler.submit(job)
-                async with asyncio.timeout(job.deadline - job.arrived + HANGING):
-                    await ended
+            self.scheduler.submit(job)
+            async with asyncio.timeout(job.deadline - job.arrived + HANGING):
+                await ended
             if job.refusal is not None:
                 raise job.refusal
         except TimeoutError:
@@ -196,22 +182,6 @@ class Service:
             if job.automatic and refusal.cause in ("queue", "deadline", "late"):
                 self._observe(job, max(job.took_ms, self._expected_ms(job)))
             raise
-        return self._answer(job, loop)
-
-    def answer_now(
-        self, image: bytes, task: Task, width: Width | None, latency_ms: float | None, arrived: float
-    ) -> Answer | None:
-        """The same for the only image of the only client, computed in this thread, which is the event loop's.
-
-        Returns:
-            None if it must take the usual way: `answer`.
-        """
-        job = self._job([image], task, width, latency_ms, arrived, lambda _: None)
-        if not self.scheduler.compute_now(job) or job.refusal is not None:
-            return None
-        return self._answer(job, asyncio.get_running_loop())
-
-    def _answer(self, job: QueuedRequest, loop: asyncio.AbstractEventLoop) -> Answer:
         assert job.width is not None
         job.ended = time.perf_counter()  # the way back from the thread that computed is part of it
         loop.call_soon(self._note, job)  # when the answer is on its way
@@ -222,31 +192,36 @@ class Service:
 
     def _job(
         self,
-        images: list[bytes],
+        images: Sequence[ReceivedImage],
         task: Task,
         width: Width | None,
         latency_ms: float | None,
-        arrived: float | None,
         finished: Callable[[QueuedRequest], None],
     ) -> QueuedRequest:
-        """A request with the width and the time that it gets. A request that names no width is accepted if it can keep
-        the target at the narrowest; the controller then finds the width at which requests do."""
+        """Return a request with the width and the time that it gets.
+
+        One that names no width is accepted if it can keep the target at the narrowest; the controller then finds the
+        width at which requests do.
+        """
         model = self.model
         self.check_ready()
         self.check_task(task, model)
-        arrived = time.perf_counter() if arrived is None else arrived
-        number, late = len(images), late_ms(arrived)
+        decode_ms = [MEGAPIXEL_MS * image.megapixels for image in images]
+        number = len(images)
         target, deadline = self.settings.target_ms * number, self.settings.deadline_ms * number
         if latency_ms is not None:
-            width, limit, deadline = self._width_within(model, latency_ms, task, number, late), latency_ms, latency_ms
+            chosen = self._width_within(model, latency_ms, task, number)
+            limit = deadline = latency_ms
         elif width is not None:
-            width, limit = model.width(width, task), deadline
+            chosen, limit = model.width(width, task), deadline
         else:
-            limit, deadline = self.headroom * target, max(target, deadline)
-        return QueuedRequest(model, task, images, width, limit, arrived + deadline / 1e3, finished, arrived, late)
+            chosen, limit, deadline = None, self.headroom * target, max(target, deadline)
+        contents = [image.content for image in images]
+        by = time.perf_counter() + deadline / 1e3
+        return QueuedRequest(model, task, contents, chosen, limit, by, finished, decode_ms=decode_ms)
 
-    def _width_within(self, model: ServedModel, latency_ms: float, task: Task, images: int, late: float) -> Width:
-        wait = late + self.scheduler.wait_ms()
+    def _width_within(self, model: ServedModel, latency_ms: float, task: Task, images: int) -> Width:
+        wait = self.scheduler.wait_ms()
         own = {width: self.scheduler.own_ms(model, task, width, images) for width in model.latencies[task]}
         if fitting := [width for width, ms in own.items() if wait + ms <= latency_ms]:
             return max(fitting)
@@ -257,9 +232,7 @@ class Service:
 
     def _expected_ms(self, job: QueuedRequest) -> float:
         width = job.model.automatic_width(job.task)
-        return (
-            job.late_ms + self.scheduler.wait_ms() + self.scheduler.own_ms(job.model, job.task, width, len(job.images))
-        )
+        return self.scheduler.wait_ms() + self.scheduler.own_ms(job.model, job.task, width, len(job.images))
 
     def _observe(self, job: QueuedRequest, latency_ms: float) -> None:
         """The controller sees what requests take, and what those that were refused would have taken."""
@@ -289,12 +262,7 @@ class Service:
         self.scheduler.stop()
 
 
-def late_ms(arrived: float) -> float:
-    """How long a request was there before anybody looked at it, if that is worth noting."""
-    late = 1e3 * (time.perf_counter() - arrived)
-    return late if late > NOTABLE_MS else 0.0
-
-
-def settle(future: asyncio.Future[None]) -> None:
+def complete(future: asyncio.Future[None]) -> None:
+    """Wake who waits for a request, if anybody still does."""
     if not future.done():
         future.set_result(None)

@@ -34,14 +34,26 @@ class ServiceSettings:
     """Size of all bodies that are held at once."""
     max_megapixels: float = 40.0
     """Size of an image."""
+    max_request_megapixels: float = 256.0
+    """Size of all images of a request together, as their headers give it."""
     body_seconds: float = 10.0
     """Within which a client must have sent its request."""
+    send_seconds: float = 30.0
+    """Within which a client must have taken its answer."""
+    max_connections: int = 512
+    """Connections at once, or as many as the process may open."""
+    max_connections_per_address: int = 256
+    """Connections of one client's address at once."""
+    allow_host: tuple[str, ...] = ()
+    """More names by which clients reach the service, such as a proxy's, and of web pages that may send it images."""
     token: str | None = None
     """What clients must send in the header `Authorization: Bearer TOKEN`."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "allow_host":
+                continue
             if field.name == "token":
                 if value is not None and (len(value) < 16 or not value.isascii() or not value.isprintable()):
                     raise UserError("`token` must have at least 16 printable ASCII characters")

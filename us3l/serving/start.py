@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from us3l.runtime.backends import Backend
     from us3l.serving.server import Listening
 
-PACKAGES = ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client")
+PACKAGES = ("starlette", "uvicorn", "h11", "python_multipart", "prometheus_client")
 
 
 def listening(

@@ -84,6 +84,21 @@ def for_doubles(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    import psutil
+
+    process = psutil.Process()
+    return len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that can be had without swapping."""
+    import psutil
+
+    return psutil.virtual_memory().available
+
+
 def processor_name() -> str:
     """What the processor calls itself."""
     try:

@@ -19,7 +19,7 @@ from typing import Any
 from us3l.system.errors import UserError
 
 EXTRAS = {"executorch": "executorch", "faiss": "search"} | dict.fromkeys(
-    ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"), "serve"
+    ("h11", "prometheus_client", "python_multipart", "starlette", "uvicorn"), "serve"
 )
 """The extra of us3l that brings a package, where it is not "deploy"."""
 

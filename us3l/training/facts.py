@@ -8,10 +8,8 @@ from typing import Any
 import torch
 
 from us3l.data.images import ImageSet
-from us3l.data.in_memory import available_memory
-from us3l.data.loader import usable_cores
 from us3l.data.sources import Data, peek
-from us3l.system.devices import choose_device, precision_here
+from us3l.system.devices import available_memory, choose_device, precision_here, usable_cores
 from us3l.system.progress import SILENT, Progress
 from us3l.training.automatic import Situation
 
