@@ -224,8 +224,8 @@ def byol_rows() -> list[ClaimRow]:
 
 def backbone_rows() -> list[ClaimRow]:
     found = []
-    for words, *where in BACKBONES:
-        chosen, row = other_backbone(words, *where)
+    for words, name, number, method in BACKBONES:
+        chosen, row = other_backbone(words, name, number, method)
         found.append(ClaimRow(words, SHORT, chosen, row["Once Training"] == "no"))
     return found
 
