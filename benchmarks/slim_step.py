@@ -20,6 +20,7 @@ from us3l.system.allocation import keep_freed_memory
 from us3l.training.initial import open_pretrained
 from us3l.training.recipes import named
 from us3l.training.run_config import RunConfig
+from us3l.training.run_networks import new_networks
 from us3l.training.trainer import Trainer
 
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -36,9 +37,10 @@ class SlimStep:
 def trainer(precision: Any) -> Trainer:
     torch.manual_seed(0)
     source = open_pretrained(torchvision.models.mobilenet_v2().eval())  # its speed does not depend on its weights
-    recipe = replace(source.configure(RunConfig("", named("slim"))).recipe.settled(), epochs=100)
+    recipe = replace(source.configure(RunConfig("", named("slim"))).recipe.resolved(), epochs=100)
     images = torch.randint(0, 256, (2 * recipe.batch_size, 3, 110, 110), dtype=torch.uint8)
-    return Trainer(recipe, ImageSet("noise", images), Fabric(accelerator="cpu", precision=precision), source=source)
+    fabric, networks = Fabric(accelerator="cpu", precision=precision), new_networks(recipe, source=source)
+    return Trainer(recipe, ImageSet("noise", images), fabric, networks=networks)
 
 
 def timed(one: Trainer) -> dict[str, float]:

@@ -146,13 +146,13 @@ def other_work(batch: int = 128) -> Row:
     one.train_step()
     objective, learner = one.recipe.objective, one.learner
     z = tuple(torch.randn(batch, objective.dim, requires_grad=True) for _ in range(2))
-    targets = Targets(detached(z), detached(z))
+    outputs, targets = Outputs(z, z), Targets(detached(z), detached(z))
 
     def losses() -> None:
-        total = learner.base_loss(*learner.base_pair(z, targets), None)
-        outputs, wanted = learner.pair("imitation", Outputs(z, z), targets)
+        total = learner.part_loss("base", *learner.pair("base", outputs, targets))
+        compared = learner.pair("distillation", outputs, targets)
         for _ in range(2):
-            total = total + learner.part_loss("imitation", outputs, wanted, None)
+            total = total + learner.part_loss("distillation", *compared)
         total.backward()
 
     def views() -> None:

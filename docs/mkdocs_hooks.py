@@ -31,16 +31,21 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri in PAGES.values():
         return markdown
-    place = posixpath.dirname(page.file.src_uri)
-    return with_links_of_the_site(markdown, posixpath.join("docs", place), place)
+    folder = posixpath.dirname(page.file.src_uri)
+    return with_links_of_the_site(markdown, posixpath.join("docs", folder), folder)
 
 
-def with_links_of_the_site(text: str, folder: str, place: str = "") -> str:
-    """A page of the project's folder, with its relative links as links among the pages of the site, where its folder is
-    `place`."""
+def with_links_of_the_site(text: str, folder: str, site_folder: str = "") -> str:
+    """Return a page of the project's folder with its relative links as links among the pages of the site.
+
+    Args:
+        text: The page.
+        folder: Its folder in the project.
+        site_folder: Its folder on the site.
+    """
 
     def on_the_site(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, link[1]))
-        return posixpath.relpath(PAGES.get(path) or path.removeprefix("docs/"), place or ".")
+        return posixpath.relpath(PAGES.get(path) or path.removeprefix("docs/"), site_folder or ".")
 
     return re.sub(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)", on_the_site, text)

@@ -23,6 +23,7 @@ import us3l
 from tests.made_runs import make_run
 from us3l.data.decode import Damaged
 from us3l.data.sources import load
+from us3l.deploy.deployment_settings import ExportSettings
 from us3l.deploy.device_table import read_device_profile
 from us3l.deploy.exporting import export_run
 from us3l.detection.examples import example
@@ -99,7 +100,7 @@ class Checkpoints:
 
 def use_model(folder: Path) -> None:
     """Export a network and run one."""
-    export_run(Run(folder), [0.5], ["safetensors"], out=folder / "exported")
+    export_run(Run(folder), ExportSettings(0.5, "safetensors", out=folder / "exported"))
     Runtime(folder, threads=1).embed(BLACK, 0.5)
 
 
@@ -136,12 +137,12 @@ def use_run(folder: Path) -> None:
 
 
 def use_probes(folder: Path) -> None:
-    export_run(whole_run(folder), [1.0], ["safetensors"], head="probe")
+    export_run(whole_run(folder), ExportSettings(1.0, "safetensors", head="probe"))
 
 
 def make_bundle(folder: Path) -> None:
     make_model(folder / "model")
-    export_run(Run(folder / "model"), [0.5], ["onnx"], out=folder)
+    export_run(Run(folder / "model"), ExportSettings(0.5, "onnx", out=folder))
     shutil.rmtree(folder / "model")
 
 

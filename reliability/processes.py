@@ -36,7 +36,7 @@ SMALL = replace(
     max_steps=STEPS,
 )
 VIT = replace(SMALL, network=Network("vit_tiny", base=12, heads=1, depth=2, patch=4))
-APART = replace(SMALL.objective, update="per-width", sub_momentum=0.5)
+APART = replace(SMALL.objective, update="per-width")
 MIXED = replace(APART, samples=3, mixed=1.0, mixed_depth=0.5)
 SYNCED = {"sync_bn": True}
 CASES: dict[str, tuple[Recipe, dict[str, Any]]] = {

@@ -1,6 +1,8 @@
 """Costs against closed forms, against an independent counter, and against the paper's tables."""
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,17 +38,18 @@ class Sum:
     """Convolutions with norms, added up layer by layer."""
 
     def __init__(self) -> None:
-        self.params = self.macs = self.norms = 0
+        self.params = self.macs = self.norms = self.statistics = 0
 
     def __call__(self, inside: int, outside: int, kernel: int, side: int) -> None:
         weights = kernel**2 * inside * outside
         self.params += weights + 2 * outside
         self.macs += weights * side**2
         self.norms += 2 * outside * side**2
+        self.statistics += 2 * 4 * outside + 8  # means, variances and a count
 
     def classified(self, features: int, side: int) -> us3l.Cost:
         params, macs = self.params + (features + 1) * 1000, self.macs + features * 1000
-        return us3l.Cost(params, macs, macs + self.norms + features * side**2, 4 * params)
+        return us3l.Cost(params, macs, macs + self.norms + features * side**2, 4 * params + self.statistics)
 
 
 def closed_form_resnet(width: float, blocks: list[int], bottleneck: bool) -> us3l.Cost:
@@ -105,13 +108,13 @@ def test_closed_forms(net, width):
         "vit_tiny": lambda: closed_form_vit(int(192 * width)),
         "vit_small": lambda: closed_form_vit(int(384 * width)),
     }
-    assert us3l.cost(net.skeleton(width)) == expected[net.family.name]()
+    assert us3l.cost(net, width) == expected[net.family.name]()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_figures(name):
     net = us3l.create(name, num_classes=1000)
-    costs = [us3l.cost(net.skeleton(width)) for width in WIDTHS]
+    costs = [us3l.cost(net, width) for width in WIDTHS]
     params, macs, with_norms = PUBLISHED[name]
     assert tuple(round(cost.params / 1e6, 2) for cost in costs) == params
     assert tuple(round(cost.macs / 1e9, 2) for cost in costs) == macs
@@ -152,25 +155,28 @@ def test_an_independent_counter_agrees(net, width):
     assert found.macs == sum(operators.values()) - extras
 
 
-@pytest.mark.filterwarnings("ignore:width .* is not calibrated")
-def test_the_network_is_left_as_it_was():
+def test_the_price_of_a_width_is_that_of_its_finished_network():
     net = us3l.create("resnet18", stem="cifar", base=8)
+    cost = us3l.cost(net, 0.5)
+    assert cost == us3l.cost(net, 0.5, size=32)
+    us3l.calibrate(net, torch.randn(4, 3, 32, 32), 0.5)
     view = net.at(0.5)
-    cost = us3l.cost(view, (3, 32, 32))
-    assert cost == us3l.cost(net.carve(0.5), (3, 32, 32)) == us3l.cost(net.skeleton(0.5), (3, 32, 32))
-    assert cost.bytes == 4 * cost.params
+    assert cost == us3l.cost(net, 0.5) == us3l.cost(net.carve(0.5), (3, 32, 32)) == us3l.cost(view, (3, 32, 32))
     assert not any(p.is_meta for p in view.parameters())
     view(torch.randn(2, 3, 32, 32))
 
 
 def test_widths_per_stage():
     net = us3l.create("resnet18", num_classes=1000)
-    costs = [
-        us3l.cost(net.skeleton(width)) for width in ((0.5, 0.5, 0.5, 0.5), (0.5, 0.5, 0.5, 1.0), (1.0, 0.5, 0.5, 0.5))
-    ]
-    assert costs[0] == us3l.cost(net.skeleton(0.5))
+    costs = [us3l.cost(net, width) for width in ((0.5, 0.5, 0.5, 0.5), (0.5, 0.5, 0.5, 1.0), (1.0, 0.5, 0.5, 0.5))]
+    assert costs[0] == us3l.cost(net, 0.5)
     assert costs[0].params < costs[2].params < costs[1].params  # the last stage has the parameters
     assert costs[0].macs < costs[1].macs < costs[2].macs  # the first has the large maps
+
+
+def test_costs_are_read_without_torch():
+    code = "import sys; from us3l.costs import Cost; Cost(1, 2, 3, 4); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_linear_layers_and_biases():

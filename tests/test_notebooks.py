@@ -73,5 +73,5 @@ def test_what_lies_in_the_repository_was_run_and_names_no_machine(path):
 
 def test_there_are_two_and_the_guide_names_them():
     assert [path.stem for path in NOTEBOOKS] == sorted([DEVICES, LOSS])
-    guide = (ROOT / "docs" / "notebooks.md").read_text()
+    guide = (ROOT / "docs" / "tutorial.md").read_text()
     assert all(path.name in guide for path in NOTEBOOKS)

@@ -34,7 +34,7 @@ def test_the_network_of_the_readme(tmp_path, monkeypatch):
 
 def test_the_links_of_the_documentation_lead_somewhere():
     root = README.parent
-    for page in [*root.glob("*.md"), *root.glob("docs/*.md"), root / "benchmarks" / "README.md"]:
+    for page in [*root.glob("*.md"), *root.glob("docs/**/*.md"), root / "benchmarks" / "README.md"]:
         for target, heading in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")):
             if "://" in target:
                 continue

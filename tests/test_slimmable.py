@@ -316,7 +316,7 @@ def test_norms_of_all_widths_start_from_a_plain_state_dict(switchable):
     state = switchable.family(1.0).state_dict()
     state["bn1.bias"] += torch.arange(32)
     switchable.load_plain(state)
-    assert torch.equal(switchable._slices(0.5)["bn1.bias"], torch.arange(16.0))
+    assert torch.equal(switchable.slices(0.5)["bn1.bias"], torch.arange(16.0))
 
 
 def test_families_that_cannot_serve_are_refused():
@@ -368,8 +368,8 @@ def test_training_takes_dense_copies_that_learn_as_views_do(format):
 
 def test_only_what_learns_takes_copies():
     net = us3l.Slimmable(lambda width: nn.Conv2d(3, round(8 * width), 3))
-    taken, slices = [], net._slices
-    net._slices = lambda width, copy: taken.append(slices(width, copy)["weight"]) or slices(width, copy)
+    taken, slices = [], net.slices
+    net.slices = lambda width, copy: taken.append(slices(width, copy)["weight"]) or slices(width, copy)
     net.bind(0.5)
     with torch.no_grad():
         net.bind(0.5)

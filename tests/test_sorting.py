@@ -32,7 +32,7 @@ def unordered(name: str, **options: object) -> us3l.Slimmable:
     for tensor in tensors_of(net.full).values():
         tensor.data += 0.1 * torch.randn_like(tensor)
     us3l.calibrate(net, torch.randn(32, 3, 8, 8).double(), [1.0])
-    for kept in net.statistics.values():
+    for kept in net.calibrations:
         for tensor in kept.statistics.values():
             tensor *= 0.75 + 0.5 * torch.rand_like(tensor)
     return net.eval()

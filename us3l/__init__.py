@@ -10,6 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from us3l.calibration import calibrate as calibrate
+    from us3l.commands.compare import compare as compare
+    from us3l.commands.detect import detect as detect
+    from us3l.commands.doctor import doctor as doctor
+    from us3l.commands.embed import embed as embed
+    from us3l.commands.evaluate import evaluate as evaluate
+    from us3l.commands.export import export as export
+    from us3l.commands.find import find as find
+    from us3l.commands.pick import pick as pick
+    from us3l.commands.predict import predict as predict
+    from us3l.commands.pretrain import pretrain as pretrain
+    from us3l.commands.profile import profile as profile
+    from us3l.commands.publish import publish as publish
+    from us3l.commands.report import report as report
+    from us3l.commands.reproduce import reproduce as reproduce
+    from us3l.commands.search import search as search
     from us3l.costs import Cost as Cost
     from us3l.costs import cost as cost
     from us3l.families import create as create
@@ -18,21 +33,6 @@ if TYPE_CHECKING:
     from us3l.slimmable import Slimmable as Slimmable
     from us3l.storage import load as load
     from us3l.system.errors import UserError as UserError
-    from us3l.verbs import compare as compare
-    from us3l.verbs import detect as detect
-    from us3l.verbs import doctor as doctor
-    from us3l.verbs import embed as embed
-    from us3l.verbs import evaluate as evaluate
-    from us3l.verbs import export as export
-    from us3l.verbs import find as find
-    from us3l.verbs import pick as pick
-    from us3l.verbs import predict as predict
-    from us3l.verbs import pretrain as pretrain
-    from us3l.verbs import profile as profile
-    from us3l.verbs import publish as publish
-    from us3l.verbs import report as report
-    from us3l.verbs import reproduce as reproduce
-    from us3l.verbs import search as search
     from us3l.width import Subnet as Subnet
     from us3l.width import Width as Width
 
@@ -50,26 +50,12 @@ _HOMES = {
     "cost": "us3l.costs",
     "create": "us3l.families",
     "load": "us3l.storage",
-} | dict.fromkeys(
-    (
-        "compare",
-        "detect",
-        "doctor",
-        "embed",
-        "evaluate",
-        "export",
-        "find",
-        "pick",
-        "predict",
-        "pretrain",
-        "profile",
-        "publish",
-        "report",
-        "reproduce",
-        "search",
-    ),
-    "us3l.verbs",
-)
+}
+_COMMANDS = (
+    "compare", "detect", "doctor", "embed", "evaluate", "export", "find", "pick", "predict",
+    "pretrain", "profile", "publish", "report", "reproduce", "search",
+)  # fmt: skip
+_HOMES |= {name: f"us3l.commands.{name}" for name in _COMMANDS}
 __all__ = list(_HOMES)
 
 

@@ -1,22 +1,91 @@
-"""Batch-norm statistics: collected for each width on real images, kept with the model."""
+"""Batch-norm statistics: collected for each width on real images, kept with the model, refused for other weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from us3l.slimmable import Slimmable
-from us3l.statistics import Statistics
 from us3l.system.errors import UserError
 from us3l.tensors import KINDS, batch_norms, tensors_of
 from us3l.width import AnyWidth, Width
 
+if TYPE_CHECKING:
+    from us3l.slimmable import Slimmable
+
 ImageBatches = Tensor | Iterable[Tensor | Sequence[Tensor]]
+Statistics = dict[str, Tensor]
+"""Running means and variances of one network's batch norms, by their names in its state dict."""
+PREFIX, WEIGHTS = "statistics.", "weights.sha256"  # in the names of a state dict
 
 
-@torch.no_grad()
+class Calibration(NamedTuple):
+    """The statistics of one network."""
+
+    width: Width
+    statistics: Statistics
+    weights: str
+    """The digest of the weights that they belong to."""
+
+
+class Calibrations:
+    """The statistics of each network of a slimmable network that has any, by its signature."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, Calibration] = {}
+
+    def __iter__(self) -> Iterator[Calibration]:
+        return iter(self._kept.values())
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, signature: Hashable) -> Calibration | None:
+        return self._kept.get(signature)
+
+    def keep(self, signature: Hashable, calibration: Calibration | None) -> None:
+        """Keep one, as the last; None drops the one that is there."""
+        self._kept.pop(signature, None)
+        if calibration is not None:
+            self._kept[signature] = calibration
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+    def rename_weights(self, old: str, new: str) -> None:
+        """The same weights have another digest now."""
+        self._kept = {key: one._replace(weights=new) if one.weights == old else one for key, one in self._kept.items()}
+
+    def to_state(self, prefix: str) -> dict[str, Tensor]:
+        """Return statistics and the digests of their weights as tensors: any reader of checkpoints takes them."""
+        state: dict[str, Tensor] = {}
+        for width, statistics, weights in self:
+            place = f"{prefix}{PREFIX}{width}/"
+            state |= {place + name: tensor for name, tensor in statistics.items()}
+            state[place + WEIGHTS] = torch.tensor(list(bytes.fromhex(weights)), dtype=torch.uint8)
+        return state
+
+
+def take_from_state(state: dict[str, Any], prefix: str, errors: list[str]) -> list[Calibration]:
+    """Remove what `to_state` made from a state dict; entries that cannot be parsed are added to `errors`."""
+    start = prefix + PREFIX
+    widths: dict[str, Statistics] = {}
+    for key in [key for key in state if key.startswith(start)]:
+        width, _, name = key.removeprefix(start).partition("/")
+        widths.setdefault(width, {})[name] = state.pop(key)
+    calibrations = []
+    for text, statistics in widths.items():
+        try:
+            weights = bytes(statistics.pop(WEIGHTS).tolist()).hex()
+            copies = {name: tensor.detach().cpu().clone() for name, tensor in statistics.items()}
+            calibrations.append(Calibration(Width(text), copies, weights))
+        except (KeyError, ValueError) as error:
+            errors.append(f"the statistics of width {text} do not fit: {error}")
+    return calibrations
+
+
 def calibrate(
     net: Slimmable,
     images: ImageBatches,
@@ -30,7 +99,7 @@ def calibrate(
 
     Args:
         net: The network, which gets the statistics; its weights stay as they are.
-        images: Preprocessed: one tensor, or batches as a loader gives them (of pairs, the first is taken).
+        images: Preprocessed: one tensor, or batches as a loader gives them (of a tuple, the first element is used).
         widths: Which widths or sub-networks (default: every distinct network).
         batch_size: The images are regrouped into batches of this size, so the batch size of the loader does not matter.
         progress: Called with a number of images each time that networks have seen a batch, once for each of them.
@@ -38,10 +107,34 @@ def calibrate(
     asked: Iterable[AnyWidth] = net.widths
     if widths is not None:
         asked = [widths] if isinstance(widths, int | float | str | Width) else widths
-    chosen = [net.check(width) for width in asked]
+    networks = calibrated_networks(net, images, asked, batch_size, progress)
     if not batch_norms(net.full):
         return
-    networks = {width: net._build(width, blank_statistics(net, width), torch.detach).eval() for width in chosen}
+    weights = net.certain_digest()
+    for width, network in networks.items():
+        net.set_statistics(width, statistics_of(network), weights)
+
+
+@torch.no_grad()
+def calibrated_networks(
+    net: Slimmable,
+    images: ImageBatches,
+    widths: Iterable[AnyWidth],
+    batch_size: int = 256,
+    progress: Callable[[int], None] | None = None,
+) -> dict[Width, nn.Module]:
+    """Return plain networks on the shared weights with statistics of these images; `net` stays as it is.
+
+    Args:
+        net: The network.
+        images: As for `calibrate`.
+        widths: Those of the networks.
+        batch_size: As for `calibrate`.
+        progress: As for `calibrate`.
+    """
+    networks = {width: net.build(width, blank_statistics(net, width)) for width in map(net.check, widths)}
+    if not batch_norms(net.full):
+        return networks
     chains = [chain_of(net, network) for network in networks.values()]
     seen = 0
     device = next(net.full.parameters()).device
@@ -59,9 +152,7 @@ def calibrate(
                 progress(finished * len(batch))
     if seen < 2:
         raise UserError(f"calibration needs at least two images, got {seen}")
-    weights = net._certain_digest()
-    for width, network in networks.items():
-        net.set_statistics(width, statistics_of(network), weights)
+    return {width: network.eval() for width, network in networks.items()}
 
 
 def chain_of(net: Slimmable, network: nn.Module) -> list[nn.Module]:
@@ -118,7 +209,7 @@ def copy_statistics(source: nn.Module, target: nn.Module) -> None:
 
 
 def blank_statistics(net: Slimmable, width: Width) -> Statistics:
-    norms = batch_norms(net.skeleton(width, tracking=True))
+    norms = batch_norms(net.skeleton(width))
     return {
         f"{name}.{kind}": torch.zeros(norm.num_features)
         for name, norm in norms.items()

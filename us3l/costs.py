@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
-import torch
-from torch import nn
-from torch.func import functional_call
-from torch.utils.flop_counter import FlopCounterMode
+if TYPE_CHECKING:  # a `Cost` is read where nobody waits for torch
+    from torch import nn
 
-from us3l.tensors import HollowNorms
+    from us3l.slimmable import Slimmable
+    from us3l.width import AnyWidth
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network costs: see `cost`."""
+    """What a network costs per image: see `cost`. Records hold it as it is."""
 
     params: int
     """Parameters."""
@@ -28,32 +28,57 @@ class Cost:
     """Weights and buffers as stored."""
 
 
-def cost(network: nn.Module, shape: tuple[int, ...] = (3, 224, 224)) -> Cost:
-    """Count the parameters, multiply-accumulates and bytes of a plain network.
+@overload
+def cost(network: Slimmable, width: AnyWidth = 1.0, /, *, size: int | None = None) -> Cost: ...
+@overload
+def cost(network: nn.Module, shape: tuple[int, ...] = (3, 224, 224), /) -> Cost: ...
+def cost(network: Any, which: Any = None, /, *, size: int | None = None) -> Cost:
+    """Count the parameters, multiply-accumulates and bytes of a network.
 
     Nothing is computed: the network runs on tensors that have shapes only.
 
     Args:
-        network: What `net.at`, `net.carve` or, faster, `net.skeleton` give; or any other network.
-        shape: Of one image: channels, height, width.
+        network: A slimmable network, or any plain one.
+        which: Of a slimmable network, the width (default: 1). Of a plain one, the shape of an image: channels, height,
+            width (default: 3 x 224 x 224).
+        size: Side of the images, for a slimmable network (default: what its family is made for).
 
     Returns:
-        Its `Cost` per image.
+        Its `Cost` per image. That of a slimmable network's width is that of the finished network: with the statistics
+        of its batch norms, whether it is calibrated or not.
 
+    >>> from torch import nn
     >>> cost(nn.Conv2d(3, 8, 3, bias=False), (3, 10, 10))
     Cost(params=216, macs=13824, macs_with_norms=13824, bytes=864)
     """
+    from us3l.slimmable import Slimmable
+
+    if not isinstance(network, Slimmable):
+        return plain_cost(network, (3, 224, 224) if which is None else which)
+    side = size or network.family.image_size or network.family.usual_size
+    return plain_cost(network.skeleton(1.0 if which is None else which), (3, side, side))
+
+
+def plain_cost(network: nn.Module, shape: tuple[int, ...]) -> Cost:
+    """Count a plain network as it is: see `cost`."""
+    import torch
+    from torch.func import functional_call
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from us3l.tensors import HollowNorms
+
+    counted = norm_counters()
     tensors = dict(network.named_parameters()) | dict(network.named_buffers())
     hollow = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
     with (
         torch.no_grad(),
-        FlopCounterMode(display=False, custom_mapping=NORMS) as counter,
+        FlopCounterMode(display=False, custom_mapping=counted) as counter,
         HollowNorms() as batch_norms,
     ):
         functional_call(network, hollow, (torch.empty(2, *shape, device="meta"),))  # two: batch norm may need them
     norms = norm_flops((batch_norms.numbers,))
     total = counter.get_total_flops() + norms
-    norms += sum(flops for operation, flops in counter.get_flop_counts()["Global"].items() if operation in NORMS)
+    norms += sum(flops for operation, flops in counter.get_flop_counts()["Global"].items() if operation in counted)
     return Cost(
         params=sum(p.numel() for p in network.parameters()),
         macs=(total - norms) // 2 // 2,  # two flops each, and two images
@@ -70,23 +95,33 @@ def pool_flops(shape: tuple[int, ...], *_: Any, **__: Any) -> int:
     return 2 * prod(shape)
 
 
-NORMS: dict[Any, Any] = {
-    torch.ops.aten.native_batch_norm: norm_flops,
-    torch.ops.aten._native_batch_norm_legit: norm_flops,
-    torch.ops.aten._native_batch_norm_legit_no_training: norm_flops,
-    torch.ops.aten.native_layer_norm: norm_flops,
-    torch.ops.aten.native_group_norm: norm_flops,
-    torch.ops.aten._adaptive_avg_pool2d: pool_flops,
-    torch.ops.aten.mean: pool_flops,  # what adaptive pooling to one pixel becomes
-}
+@cache
+def norm_counters() -> dict[Any, Any]:
+    """Return what norms and pooling cost, by operation."""
+    import torch
+
+    aten = torch.ops.aten
+    return {
+        aten.native_batch_norm: norm_flops,
+        aten._native_batch_norm_legit: norm_flops,
+        aten._native_batch_norm_legit_no_training: norm_flops,
+        aten.native_layer_norm: norm_flops,
+        aten.native_group_norm: norm_flops,
+        aten._adaptive_avg_pool2d: pool_flops,
+        aten.mean: pool_flops,  # what adaptive pooling to one pixel becomes
+    }
 
 
 def feature_count(skeleton: nn.Module, size: int) -> int:
-    """How many features a network gives for an image; nothing is computed.
+    """Return how many features a network gives for an image; nothing is computed.
 
     Args:
         skeleton: What `net.skeleton` gives.
         size: Side of the image, in pixels.
     """
+    import torch
+
+    from us3l.tensors import HollowNorms
+
     with HollowNorms():
         return skeleton(torch.zeros(2, 3, size, size, device="meta")).shape[-1]

@@ -11,34 +11,39 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from us3l.calibration import Calibration, Calibrations, Statistics, take_from_state
 from us3l.families.family import Family, as_family
-from us3l.statistics import Calibration, Statistics, take_from_state, to_state
+from us3l.skeletons import Skeletons, blank
 from us3l.switchable import SwitchableNorms
-from us3l.system.errors import UserError, told
+from us3l.system.errors import UserError
 from us3l.tensors import (
     SegmentCopy,
     Watch,
-    WithoutFilling,
     assign,
     batch_norms,
-    check_nested,
     check_statistics,
-    digest,
     forget_statistics,
     leading,
     own_copy,
     tensors_of,
 )
-from us3l.width import AnyWidth, Width, distinct_widths, warn_if_slow
+from us3l.width import FULL, AnyWidth, Width, distinct_widths, warn_if_slow
 
-PASSING = 32  # sub-networks whose skeletons are kept: there are any number of them
 COARSE = 1e-3  # how near to each other widths are tried where each must be built
+
+
+class View(NamedTuple):
+    """A plain network on the shared storage, what of it had to be copied, and the calibration that it has."""
+
+    network: nn.Module
+    copies: list[SegmentCopy]
+    calibration: Calibration | None
 
 
 class Slimmable(nn.Module):
@@ -59,14 +64,10 @@ class Slimmable(nn.Module):
     torch.Size([1, 4])
     """
 
-    _skeletons: dict[tuple[Hashable, bool], nn.Module]
-    _passing: list[tuple[Hashable, bool]]
-    """Which of them are of sub-networks, the oldest first."""
-    _views: dict[Hashable, tuple[nn.Module, list[SegmentCopy]]]
+    _views: dict[Hashable, View]
+    """What `at` gave, by signature."""
     _addresses: list[int]
-    """Where the weights lay that the views lie on."""
-    _digest: tuple[object, str] | None
-    """What the watch saw when it was computed, and the digest."""
+    """Where the weights lie that the views lie on."""
 
     def __init__(
         self,
@@ -81,18 +82,18 @@ class Slimmable(nn.Module):
             raise UserError(f"min_width={min_width} must lie above 0 and at most at 1")
         self.family = as_family(family)
         self.min_width = min_width
-        full = self._called(1.0)
+        full = blank(self.family, FULL)
         if not isinstance(full, nn.Module) or not any(True for _ in full.parameters()):
             raise UserError(f"the family must build networks with parameters, but family(1.0) is {type(full).__name__}")
         self.full = forget_statistics(full)
         self.norms = norms
-        self.statistics: dict[Hashable, Calibration] = {}
+        self.skeletons = Skeletons(self.family, full)
+        self.calibrations = Calibrations()
         self.metadata: dict[str, Any] = {}  # plain values that travel with a saved model, such as its preprocessing
-        self._shapes: dict[Width, Hashable] = {}
-        self._forget_tensors()
         if len({self.signature(width) for width in self.switchable}) < len(self.switchable):
             raise UserError(f"some of the switchable widths {self.switchable} mean the same network")
-        norms.fill(self.skeleton, self._leading)
+        norms.fill(self.skeleton, self.shared_slices)
+        self._views, self._addresses = {}, []
 
     # Which network a width means
 
@@ -115,40 +116,17 @@ class Slimmable(nn.Module):
             if not (math.isfinite(number) and self.min_width <= number <= 1):
                 raise UserError(f"width {number:g} is outside the range of this network, {self.min_width:g} to 1")
         if not checked.plain:
-            checked = self._check_stages(checked)
+            checked = check_stages(self.family, checked)
         self.norms.check(checked)
         return checked
 
-    def _check_stages(self, width: Width) -> Width:
-        widths, depths, blocks = width.widths, width.depths, self.family.blocks
-        stages = self.family.stages or (len(blocks) if blocks else None)
-        if len(widths) != stages:
-            needs = f"{stages} numbers" if stages and stages > 1 else "a single number"
-            raise UserError(f"width {width} has {len(widths)} numbers, but this network takes {needs}")
-        if depths is not None:
-            if blocks is None:
-                raise UserError(f"{width} leaves out blocks, but networks of this family all have the same")
-            if not all(1 <= depth <= count for depth, count in zip(depths, blocks, strict=True)):
-                most = ", ".join(map(str, blocks))
-                raise UserError(f"{width} is not a sub-network: its stages have 1 to {most} blocks")
-            if depths != blocks:
-                return width
-        return Width(widths)
-
     def signature(self, width: AnyWidth) -> Hashable:
-        """A value that is equal for widths that mean the same network.
+        """Return a value that is equal for widths that mean the same network.
 
         Args:
             width: A number, one for each stage, or a `Width`.
         """
-        width = self.check(width)
-        signature = self.family.signature(width.for_family())
-        if signature is not None:
-            return signature
-        if width not in self._shapes:
-            skeleton = self._build_skeleton(width)
-            self._shapes[width] = tuple((name, tensor.shape) for name, tensor in tensors_of(skeleton).items())
-        return self._shapes[width]
+        return self.skeletons.signature(self.check(width))
 
     @cached_property
     def _canonical(self) -> dict[Hashable, Width]:
@@ -169,7 +147,7 @@ class Slimmable(nn.Module):
         return list(self._canonical.values())
 
     def among(self, widths: Sequence[float]) -> list[Width]:
-        """Those of some usual widths that this network has, widest first, and its narrowest in any case.
+        """Return those of some usual widths that this network has, widest first, and its narrowest in any case.
 
         Args:
             widths: Such as the nine of the paper.
@@ -183,7 +161,7 @@ class Slimmable(nn.Module):
         return list(map(Width, sorted(within, reverse=True)))
 
     def canonical(self, width: AnyWidth) -> Width:
-        """The member of `widths` that means the same network: channel counts are rounded, so many widths do.
+        """Return the member of `widths` that means the same network: channel counts are rounded, so many widths do.
 
         Args:
             width: Any width in range.
@@ -192,7 +170,7 @@ class Slimmable(nn.Module):
             A width, for instance 0.4 for 0.37; a sub-network whose stages differ stays as it is.
         """
         checked = self.check(width)
-        return self._canonical.get(self.signature(checked), checked)
+        return self._canonical.get(self.skeletons.signature(checked), checked)
 
     # Running a network on the shared weights
 
@@ -206,7 +184,7 @@ class Slimmable(nn.Module):
         return self.bind(width)(images)
 
     def bind(self, width: AnyWidth) -> Callable[[Tensor], Tensor]:
-        """The network of that width as a function; it slices the weights once for any number of batches.
+        """Return the network of that width as a function; it slices the weights once for any number of batches.
 
         Where gradients are recorded, it has the weights of this moment: bind again after each update.
 
@@ -216,47 +194,47 @@ class Slimmable(nn.Module):
         Returns:
             A function of a batch of images. In eval mode, it uses the statistics of that width, if it is calibrated.
         """
-        signature = self.signature(width)
-        statistics = {} if self.training else self._trusted_statistics(signature)
-        if not statistics and signature == self.signature(1.0):
+        width = self.check(width)
+        statistics = {} if self.training else self.statistics(width)
+        if not statistics and self.skeletons.signature(width) == self.skeletons.signature(FULL):
             return self.full
-        skeleton = self.skeleton(width, tracking=bool(statistics)).train(self.training)
-        check_statistics(statistics, skeleton, self.check(width))
-        tensors = self._slices(width, copy=torch.is_grad_enabled()) | self._like_weights(statistics)
+        skeleton = self.skeletons(width, bool(statistics))
+        if skeleton.training != self.training:
+            skeleton.train(self.training)
+        check_statistics(statistics, skeleton, width)
+        tensors = self.slices(width, copy=torch.is_grad_enabled()) | self._like_weights(statistics)
         return lambda images: functional_call(skeleton, tensors, (images,))
 
-    def _slices(self, width: AnyWidth, copy: bool = False) -> dict[str, Tensor]:
-        """The tensors of that network: views into the full network's, or copies of them, but for norms of its own."""
-        return self._leading(width, copy) | self.norms.of(self.check(width))
+    def slices(self, width: AnyWidth, copy: bool = False) -> dict[str, Tensor]:
+        """Return the tensors of that network: `shared_slices`, but for switchable norms, which are its own.
 
-    def _leading(self, width: AnyWidth, copy: bool = False) -> dict[str, Tensor]:
+        Args:
+            width: A number, one for each stage, or a `Width`.
+            copy: Take copies instead of views, through which training is faster; gradients flow through both.
+        """
+        return self.shared_slices(width, copy) | self.norms.of(self.check(width))
+
+    def shared_slices(self, width: AnyWidth, copy: bool = False) -> dict[str, Tensor]:
+        """Return the leading block of each of the full network's tensors that the network of that width has.
+
+        Args:
+            width: A number, one for each stage, or a `Width`.
+            copy: Take copies instead of views.
+        """
         full = tensors_of(self.full)
         return {
             name: leading(full[name], tensor.shape, self.family.segments(name), copy)
-            for name, tensor in tensors_of(self.skeleton(width)).items()
+            for name, tensor in tensors_of(self.skeletons(self.check(width), statistics=False)).items()
         }
 
     def weights(self) -> dict[str, Tensor]:
-        """All tensors that are learned or constant, by name; those of one switchable width begin with it."""
+        """Return all tensors that are learned or constant, by name; those of one switchable width begin with it."""
         return tensors_of(self.full) | self.norms.all()
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of the weights. It is computed once after each change of them."""
-        seen = self._watch.look()
-        if self._digest is None or self._digest[0] != seen:
-            self._digest = seen, digest(self.weights())
-        return self._digest[1]
-
-    def _certain_digest(self) -> str:
-        """The same, computed in any case: a change of few values through `.data` may escape notice."""
-        self._digest = None
-        return self.digest
 
     # Plain networks
 
     def at(self, width: AnyWidth) -> nn.Module:
-        """The plain network of that width on the same storage, in eval mode. Switching between widths is free.
+        """Return the plain network of that width on the same storage, in eval mode. Switching between widths is free.
 
         Tensors of several segments cannot share storage: each call brings them up to date.
 
@@ -266,111 +244,124 @@ class Slimmable(nn.Module):
         Returns:
             The same module each time, until the width is calibrated again or the weights change.
         """
-        signature = self.signature(width)
-        statistics = self._trusted_statistics(signature)
-        if not statistics:  # else that has looked already
-            self._watch.look()
-        if self._addresses != self._watch.addresses:  # the views lie on memory that is no longer ours
-            self._views, self._addresses = {}, self._watch.addresses
-        if signature not in self._views:
-            view = self._plain(width, statistics, torch.detach).requires_grad_(False)
+        width = self.check(width)
+        signature = self.skeletons.signature(width)
+        calibration = self._trusted(signature)
+        if calibration is None:  # else that has looked already
+            self.watch.look()
+        if self._addresses != self.watch.addresses:  # the views lie on memory that is no longer ours
+            self._views, self._addresses = {}, self.watch.addresses
+        view = self._views.get(signature)
+        if view is None or view.calibration is not calibration:
+            self._warn_uncalibrated(width, calibration)
+            network = self.build(width, calibration.statistics if calibration else {}).requires_grad_(False)
             full, segments = tensors_of(self.full), self.family.segments
-            pairs = ((tensor, full[name], segments(name)) for name, tensor in tensors_of(view).items())
-            self._views[signature] = view, [SegmentCopy(*pair) for pair in pairs if pair[2]]
-        view, copies = self._views[signature]
-        for copy in copies:
+            pairs = ((tensor, full[name], segments(name)) for name, tensor in tensors_of(network).items())
+            view = View(network, [SegmentCopy(*pair) for pair in pairs if pair[2]], calibration)
+            self._views[signature] = view
+        for copy in view.copies:
             copy.renew()
-        return view.eval() if view.training else view
+        return view.network.eval() if view.network.training else view.network
 
     def carve(self, width: AnyWidth) -> nn.Module:
-        """The plain network of that width with a copy of its weights, in eval mode, ready to be trained or exported.
+        """Return the plain network of that width with a copy of its weights, ready to be trained or exported.
 
         Args:
             width: A number, one for each stage, or a `Width`.
 
         Returns:
-            A new module with nothing of us3l in it.
+            A new module in eval mode with nothing of us3l in it.
         """
-        return self._plain(width, self._trusted_statistics(self.signature(width)), own_copy).eval()
+        width = self.check(width)
+        calibration = self._trusted(self.skeletons.signature(width))
+        self._warn_uncalibrated(width, calibration)
+        return self.build(width, calibration.statistics if calibration else {}, own_copy)
 
-    def _plain(self, width: AnyWidth, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
-        if self.signature(width) not in self.statistics and batch_norms(self.full):
+    def build(self, width: Width, statistics: Statistics, take: Callable[[Tensor], Tensor] = torch.detach) -> nn.Module:
+        """Return a new plain network of that width in eval mode, on what `take` makes of each shared tensor.
+
+        Args:
+            width: A width of this network.
+            statistics: Of its batch norms; without any, they use those of each batch.
+            take: Makes a tensor of the network from a shared one (default: it shares its storage).
+        """
+        network = self.skeletons.build(width)
+        check_statistics(statistics, network, width)
+        if not statistics:
+            forget_statistics(network)
+        shared = self.slices(width) | self._like_weights(statistics)
+        assign(network, {name: take(tensor) for name, tensor in shared.items()})
+        return network.eval()
+
+    def skeleton(self, width: AnyWidth) -> nn.Module:
+        """Return the plain network of that width without memory, for questions about shapes and costs.
+
+        Args:
+            width: A number, one for each stage, or a `Width`.
+        """
+        return self.skeletons(self.check(width))
+
+    def blank(self, width: AnyWidth) -> nn.Module:
+        """Return a plain network of that width with weights of its own, as its family draws them.
+
+        Args:
+            width: A number, one for each stage, or a `Width`.
+        """
+        return blank(self.family, self.check(width))
+
+    def _warn_uncalibrated(self, width: Width, calibration: Calibration | None) -> None:
+        if calibration is None and batch_norms(self.full):
             warnings.warn(
                 f"width {width} is not calibrated: batch norm will use the statistics of each batch it is given. "
                 "Call us3l.calibrate(net, images) first.",
                 stacklevel=3,
             )
-        return self._build(width, statistics, take)
-
-    def _build(self, width: AnyWidth, statistics: Statistics, take: Callable[[Tensor], Tensor]) -> nn.Module:
-        """The plain network of that width, on what `take` makes of each shared tensor."""
-        module = self._build_skeleton(width)
-        check_statistics(statistics, module, self.check(width))
-        if not statistics:
-            forget_statistics(module)
-        shared = self._slices(width) | self._like_weights(statistics)
-        assign(module, {name: take(tensor) for name, tensor in shared.items()})
-        return module
-
-    # Skeletons: shapes without memory, built once for each distinct network
-
-    def skeleton(self, width: AnyWidth, tracking: bool = False) -> nn.Module:
-        """The plain network of that width without memory, for questions about shapes and costs.
-
-        Args:
-            width: A number, one for each stage, or a `Width`.
-            tracking: Whether its batch norms have running statistics.
-        """
-        key = self.signature(width), tracking
-        if key not in self._skeletons:
-            skeleton = self._build_skeleton(width)
-            check_nested(skeleton, self.full, self.check(width), self.family.segments)
-            self._skeletons[key] = skeleton if tracking else forget_statistics(skeleton)
-            if not self.check(width).plain:
-                self._passing.append(key)
-                if len(self._passing) > PASSING:
-                    self._skeletons.pop(self._passing.pop(0), None)
-        return self._skeletons[key]
-
-    def blank(self, width: AnyWidth) -> nn.Module:
-        """A plain network of that width with weights of its own, as its family draws them.
-
-        Args:
-            width: A number, one for each stage, or a `Width`.
-        """
-        return self._called(self.check(width).for_family())
-
-    def _called(self, width: Any) -> nn.Module:
-        """What the family builds; a family may be anybody's code."""
-        try:
-            return self.family(width)
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(f"the family cannot build the network of width {width} ({told(error)})") from error
-
-    def _build_skeleton(self, width: AnyWidth) -> nn.Module:
-        try:
-            with torch.device("meta"), WithoutFilling():
-                return self.blank(width)
-        except UserError as error:
-            if not isinstance(reason := error.__cause__, NotImplementedError | RuntimeError):
-                raise
-            raise UserError(
-                f"the family cannot build width {width} without memory ({reason}): while building, it must not look at "
-                "the values of tensors"
-            ) from None
 
     # Calibration
 
+    @cached_property
+    def watch(self) -> Watch:
+        """Notices when the weights change."""
+        return Watch(self)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the weights. It is computed once after each change of them that `watch` notices."""
+        return self.watch.digest(self.weights)
+
+    def certain_digest(self) -> str:
+        """Return the same, computed in any case: see `Watch` for changes that go unnoticed."""
+        return self.watch.digest(self.weights, certain=True)
+
     def calibrated(self, width: AnyWidth) -> bool:
-        """Whether the network of that width has batch-norm statistics of the present weights, or needs none.
+        """Return whether the network of that width has batch-norm statistics of the present weights, or needs none.
 
         Args:
             width: A number, one for each stage, or a `Width`.
         """
-        kept = self.statistics.get(self.signature(width))
+        kept = self.calibrations.get(self.signature(width))
         return kept.weights == self.digest if kept else not batch_norms(self.full)
+
+    def statistics(self, width: AnyWidth) -> Statistics:
+        """Return the batch-norm statistics of that width, none if it is not calibrated.
+
+        Args:
+            width: A number, one for each stage, or a `Width`.
+
+        Raises:
+            UserError: They belong to other weights.
+        """
+        kept = self._trusted(self.signature(width))
+        return kept.statistics if kept else {}
+
+    def _trusted(self, signature: Hashable) -> Calibration | None:
+        kept = self.calibrations.get(signature)
+        if kept is not None and kept.weights != self.digest:
+            raise UserError(
+                f"the weights have changed since width {kept.width} was calibrated: us3l.calibrate(net, images) again, "
+                "or net.forget_calibration()"
+            )
+        return kept
 
     def set_statistics(self, width: AnyWidth, statistics: Statistics | None, weights: str | None = None) -> None:
         """Keep the batch-norm statistics of that width, or drop them.
@@ -380,28 +371,13 @@ class Slimmable(nn.Module):
             statistics: By their names in the network's state dict; None drops those there are.
             weights: The digest of the weights that they belong to (default: of the present ones).
         """
-        signature = self.signature(width)
-        self.statistics.pop(signature, None)
-        self._views.pop(signature, None)
-        if statistics is not None:
-            self.statistics[signature] = Calibration(self.check(width), statistics, weights or self.digest)
+        width = self.check(width)
+        kept = None if statistics is None else Calibration(width, statistics, weights or self.digest)
+        self.calibrations.keep(self.skeletons.signature(width), kept)
 
     def forget_calibration(self) -> None:
         """Drop all statistics: batch norm then uses those of each batch."""
-        self.statistics.clear()
-        self._views.clear()
-
-    def _trusted_statistics(self, signature: Hashable) -> Statistics:
-        """Those of that network, none if it is not calibrated; an error if they belong to other weights."""
-        kept = self.statistics.get(signature)
-        if kept is None:
-            return {}
-        if kept.weights != self.digest:
-            raise UserError(
-                f"the weights have changed since width {kept.width} was calibrated: us3l.calibrate(net, images) again, "
-                "or net.forget_calibration()"
-            )
-        return kept.statistics
+        self.calibrations.clear()
 
     def _like_weights(self, statistics: Statistics) -> Statistics:
         """On the device and of the type of the weights."""
@@ -410,35 +386,25 @@ class Slimmable(nn.Module):
 
     # State
 
-    def _forget_tensors(self) -> None:
-        """What is derived from the tensors and where they lie."""
-        self._skeletons, self._views, self._addresses, self._digest, self._passing = {}, {}, [], None, []
-        self.__dict__.pop("_watch", None)
-
-    @cached_property
-    def _watch(self) -> Watch:
-        return Watch(self)
-
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Slimmable:
         kind = next(self.full.parameters()).dtype
-        fresh = [key for key, kept in self.statistics.items() if kept.weights == self.digest]
+        before = self.digest if len(self.calibrations) else ""
         super()._apply(fn, recurse)
-        if next(self.full.parameters()).dtype != kind:  # the same weights, in other words
-            for key in fresh:
-                self.statistics[key] = self.statistics[key]._replace(weights=self.digest)
+        if before and next(self.full.parameters()).dtype != kind:  # the same weights, in other words
+            self.calibrations.rename_weights(before, self.digest)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = ("_skeletons", "_passing", "_views", "_addresses", "_digest", "_watch")
-        return {name: value for name, value in self.__dict__.items() if name not in hidden}
+        """Without what is derived from the tensors and where they lie."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("watch", "_views", "_addresses")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._forget_tensors()
+        self._views, self._addresses = {}, []
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination |= to_state(self.statistics.values(), prefix)
+        destination |= self.calibrations.to_state(prefix)
 
     def _load_from_state_dict(
         self,
@@ -482,3 +448,25 @@ class Slimmable(nn.Module):
         from us3l.storage import save
 
         save(self, path, overwrite)
+
+
+def check_stages(family: Family, width: Width) -> Width:
+    """Return a width that is not plain, by a simpler name if all its blocks are there.
+
+    Raises:
+        UserError: The family does not have such stages or blocks.
+    """
+    widths, depths, blocks = width.widths, width.depths, family.blocks
+    stages = family.stages or (len(blocks) if blocks else None)
+    if len(widths) != stages:
+        needs = f"{stages} numbers" if stages and stages > 1 else "a single number"
+        raise UserError(f"width {width} has {len(widths)} numbers, but this network takes {needs}")
+    if depths is not None:
+        if blocks is None:
+            raise UserError(f"{width} leaves out blocks, but networks of this family all have the same")
+        if not all(1 <= depth <= count for depth, count in zip(depths, blocks, strict=True)):
+            most = ", ".join(map(str, blocks))
+            raise UserError(f"{width} is not a sub-network: its stages have 1 to {most} blocks")
+        if depths != blocks:
+            return width
+    return Width(widths)

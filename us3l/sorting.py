@@ -57,7 +57,7 @@ def sort_channels(net: Slimmable, images: Tensor | None = None) -> dict[str, Ten
         for channels, found in places.items()
         if narrows(net, found[0])
     }
-    statistics = dict(net._trusted_statistics(net.signature(1.0)))
+    statistics = dict(net.statistics(1.0))
     for channels, order in orders.items():
         for place in places[channels]:
             part = place.of(weights[place.name])
@@ -65,7 +65,7 @@ def sort_channels(net: Slimmable, images: Tensor | None = None) -> dict[str, Ten
             for name in (place.name.replace(".weight", f".{kind}") for kind in KINDS):
                 if name in statistics:
                     statistics[name] = statistics[name][order]
-    net.norms.reset(net._leading)
+    net.norms.reset(net.shared_slices)
     net.forget_calibration()
     if statistics:
         net.set_statistics(1.0, statistics)

@@ -18,13 +18,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from us3l.calibration import Statistics
 from us3l.description import NAME, holds_model, read_description, write_description
 from us3l.families import create
 from us3l.families.family import Family
 from us3l.families.user_families import current_family
 from us3l.hub import local_folder
 from us3l.slimmable import Slimmable
-from us3l.statistics import Statistics
 from us3l.system.errors import UserError
 from us3l.system.files import check_regular, replacing
 from us3l.tensors import KINDS, WithoutFilling, batch_norms, digest, tensors_of
@@ -50,7 +50,7 @@ def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
     except (TypeError, ValueError) as error:
         raise UserError(f"cannot save to {folder}: net.metadata must hold plain values only ({error})") from None
     weights = net.weights()
-    net._certain_digest()
+    net.certain_digest()
     write_tensors(folder / "weights.safetensors", weights)
     write_statistics(net, folder)
     write_description(folder, description)
@@ -59,8 +59,8 @@ def save(net: Slimmable, path: str | Path, overwrite: bool = False) -> None:
 def write_statistics(net: Slimmable, folder: Path) -> None:
     """Write the batch-norm statistics of the present weights; those of others are left out, with a warning."""
     present = net.digest
-    kept = [calibration for calibration in net.statistics.values() if calibration.weights == present]
-    if stale := len(net.statistics) - len(kept):
+    kept = [calibration for calibration in net.calibrations if calibration.weights == present]
+    if stale := len(net.calibrations) - len(kept):
         warnings.warn(
             f"the weights have changed since {stale} widths were calibrated, so their statistics are not saved: "
             "call us3l.calibrate(net, images) before saving",
@@ -120,7 +120,7 @@ def load_plain(net: Slimmable, state: Mapping[str, Tensor]) -> None:
     if statistics:
         check_same("the state dict's batch norms do not fit", statistics, statistics_shapes(net, FULL))
     copy_weights(found, own)
-    net.norms.reset(net._leading)
+    net.norms.reset(net.shared_slices)
     net.forget_calibration()
     if statistics:
         net.set_statistics(1.0, {name: tensor.detach().cpu().clone() for name, tensor in statistics.items()})

@@ -119,33 +119,50 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 class Watch:
     """Notices changes of a module's tensors without looking at all their values.
 
-    Operations in place, most optimisers and `load_state_dict` count as changes of a tensor; fused optimisers and edits
-    of `.data` do not, and are seen in a sample of the values.
+    It sees where tensors lie, and how often each was changed in place: by most optimisers, by `load_state_dict`. Fused
+    optimisers and edits of `.data` do not count as changes: those are seen in a few values of a few tensors. What it
+    cannot see is an edit of `.data` beside these values, such as one filter's: whoever needs to be certain, as
+    `us3l.calibrate` and `net.save` do, computes the digest in any case.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.slots = [slot.values() for part in module.modules() for slot in (part._parameters, part._buffers) if slot]
         self.addresses: list[int] = []
         self.sampled: list[Tensor] = []
+        self._digest: tuple[object, str] | None = None
 
-    def look(self) -> tuple[list[int], list[int], list[list[int]]]:
+    def look(self) -> tuple[list[int], list[int], list[int]]:
         """Where the tensors lie, how often each was changed there, and the sample's bits: equal while nothing changes.
 
-        Each `Slimmable.at` does it, so it is written for speed.
+        Each `Slimmable.at` does it, so it is written for speed; it waits for the device once.
         """
         tensors = [tensor for tensor in chain.from_iterable(self.slots) if tensor is not None]
         addresses = list(map(Tensor.data_ptr, tensors))
         if addresses != self.addresses:
-            self.addresses = addresses
-            some = [t.detach() for t in tensors if t.is_floating_point() and t.numel() and not t.is_meta]
-            some = some[:: max(1, len(some) // SAMPLED)]
-            starts = [t.as_strided((min(SAMPLED, t.numel()),), (1,), t.storage_offset()) for t in some]
-            self.sampled = [values.view(BITS[values.element_size()]) for values in starts]
+            self.addresses, self.sampled = addresses, sample_bits(tensors)
         try:
             versions = list(map(VERSION, tensors))
         except RuntimeError:  # tensors made in inference mode count no changes
             versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
-        return addresses, versions, [values.tolist() for values in self.sampled]
+        return addresses, versions, torch.cat(self.sampled).tolist() if self.sampled else []
+
+    def digest(self, weights: Callable[[], Mapping[str, Tensor]], certain: bool = False) -> str:
+        """Return the digest of the weights, computed again if they have changed or if it must be certain."""
+        seen = self.look()
+        if certain or self._digest is None or self._digest[0] != seen:
+            self._digest = seen, digest(weights())
+        return self._digest[1]
+
+
+def sample_bits(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The first few values of a few tensors, those of one device and one type, as whole numbers of the same bits."""
+    some = [t.detach() for t in tensors if t.is_floating_point() and t.numel() and not t.is_meta]
+    some = [t for t in some if (t.device, t.dtype) == (some[0].device, some[0].dtype)]
+    starts = [
+        t.as_strided((min(SAMPLED, t.numel()),), (1,), t.storage_offset())
+        for t in some[:: max(1, len(some) // SAMPLED)]
+    ]
+    return [values.view(BITS[values.element_size()]) for values in starts]
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -165,32 +182,6 @@ def forget_statistics(module: nn.Module) -> nn.Module:
         norm.track_running_stats = False
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
     return module
-
-
-def check_nested(
-    part: nn.Module, full: nn.Module, width: Width, segments: Callable[[str], Sequence[int]] = lambda _: ()
-) -> None:
-    whole, parts = tensors_of(full), tensors_of(part)
-    if missing := [name for name in whole if name not in parts and width.depths is None]:
-        raise UserError(
-            f"the family is not nested: {missing[0]!r} exists at width 1 but not at width {width}; "
-            "layers must not come and go with the width"
-        )
-    for name, tensor in parts.items():
-        if name not in whole:
-            raise UserError(f"the family is not nested: {name!r} exists at width {width} but not at width 1")
-        small, large = tuple(tensor.shape), tuple(whole[name].shape)
-        if len(small) != len(large) or any(s > t for s, t in zip(small, large, strict=True)):
-            raise UserError(
-                f"the family is not nested: {name!r} has shape {small} at width {width}, "
-                f"which is not a leading block of its shape {large} at width 1"
-            )
-        for axis, count in enumerate(segments(name)):
-            if axis >= len(small) or small[axis] % count or large[axis] % count:
-                raise UserError(
-                    f"the family's segments do not fit: {name!r} has shape {small} at width {width} and {large} "
-                    f"at width 1, which {count} segments on axis {axis} do not divide"
-                )
 
 
 def check_statistics(statistics: Mapping[str, Tensor], network: nn.Module, width: Width) -> None:

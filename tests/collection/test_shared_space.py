@@ -127,7 +127,7 @@ def test_exported_full_networks_bring_the_narrowest_one_along(run, images, tmp_p
     narrow, full = sorted(read_bundle(tmp_path / "bundle").entries, key=lambda entry: entry.width)
     assert (full.width, full.features, narrow.features) == (1.0, 64, 64)
     net = Run(run).network
-    alone = {width: us3l.cost(net.skeleton(width), (3, 16, 16)).macs for width in (1.0, 0.25)}
+    alone = {width: us3l.cost(net, width, size=16).macs for width in (1.0, 0.25)}
     assert (full.macs, narrow.macs) == (sum(alone.values()), alone[0.25])
     if kind == "onnx":
         expected = Runtime(run, space="shared").embed(images.numpy(), width=1.0)

@@ -4,7 +4,7 @@ import json
 import pytest
 from PIL import Image
 
-from us3l.commands.compare import main
+from us3l.commands.main import run as command
 from us3l.system.errors import UserError
 
 
@@ -21,7 +21,7 @@ def runs(tmp_path):
 
 
 def test_accuracies_and_differences(runs, capsys):
-    main(runs)
+    command("compare", runs)
     output = capsys.readouterr().out
     assert "linear probe" in output
     lines = [line.split() for line in output.splitlines()]
@@ -29,13 +29,13 @@ def test_accuracies_and_differences(runs, capsys):
     assert ["0.5x", "50.0"] in lines
     assert ["0.25x", "40.0"] in lines
     assert "take care" not in output
-    main([*runs, "--metric", "knn"])
+    command("compare", [*runs, "--metric", "knn"])
     assert "+1.5" in capsys.readouterr().out
 
 
 def test_files(runs, tmp_path):
     out = [str(tmp_path / "out" / name) for name in ("a.csv", "a.json", "a.png", "a.svg")]
-    main([*runs, "--out", *out])
+    command("compare", [*runs, "--out", *out])
     with open(out[0]) as file:
         rows = list(csv.reader(file))
     assert rows == [["width", "first", "second"], ["1.0", "60.0", "61.5"], ["0.5", "50.0", ""], ["0.25", "", "40.0"]]
@@ -43,16 +43,16 @@ def test_files(runs, tmp_path):
         assert json.load(file)["runs"]["second"][1]["linear"] == 40.0
     assert Image.open(out[2]).size[0] > 1000
     with pytest.raises(UserError, match=r"a\.csv already exists.*`overwrite`"):
-        main([*runs, "--out", *out])
-    main([*runs, "--out", *out, "--overwrite"])
+        command("compare", [*runs, "--out", *out])
+    command("compare", [*runs, "--out", *out, "--overwrite"])
     with pytest.raises(UserError, match=r"a\.pdf: the comparison is written as"):
-        main([*runs, "--out", str(tmp_path / "a.pdf")])
+        command("compare", [*runs, "--out", str(tmp_path / "a.pdf")])
 
 
 def test_unequal_evaluations_are_pointed_out(runs, tmp_path, capsys):
     path = tmp_path / "second" / "eval" / "photos.json"
     path.write_text(path.read_text().replace("100,", "200,"))
-    main(runs)
+    command("compare", runs)
     assert "take care: evaluated with different train_images (first 100, second 200)" in capsys.readouterr().out
 
 
@@ -74,7 +74,7 @@ def test_seeds_are_one_column_with_mean_and_deviation(tmp_path, capsys):
     evaluated(tmp_path / "other", 55.0)
     config(tmp_path / "other", 0, epochs=3)
     folders = [str(tmp_path / name) for name in ("us3l-0", "us3l-1", "us3l-2", "other")]
-    main([*folders, "--out", str(tmp_path / "a.csv"), str(tmp_path / "a.json"), str(tmp_path / "a.png")])
+    command("compare", [*folders, "--out", str(tmp_path / "a.csv"), str(tmp_path / "a.json"), str(tmp_path / "a.png")])
     output = capsys.readouterr().out
     assert "3 seeds" in output
     assert "take care" not in output
@@ -90,7 +90,7 @@ def test_the_same_seed_twice_is_not_two_samples(tmp_path, capsys):
     for name in ("first", "second"):
         evaluated(tmp_path / name, 50.0)
         config(tmp_path / name, 0)
-    main([str(tmp_path / "first"), str(tmp_path / "second")])
+    command("compare", [str(tmp_path / "first"), str(tmp_path / "second")])
     output = capsys.readouterr().out
     assert "seeds" not in output
     assert "second" in output
@@ -100,7 +100,7 @@ def test_runs_on_other_images_are_pointed_out(tmp_path, capsys):
     for name, linear, images, size in (("small", 50.0, 100, 32), ("large", 60.0, 200, 64)):
         evaluated(tmp_path / name, linear)
         config(tmp_path / name, 0, images=images, views={"size": size})
-    main([str(tmp_path / "small"), str(tmp_path / "large")])
+    command("compare", [str(tmp_path / "small"), str(tmp_path / "large")])
     output = " ".join(capsys.readouterr().out.split())
     assert "take care: pre-trained on different numbers of images (small 100, large 200)" in output
     assert "take care: pre-trained at different sizes (small 32, large 64)" in output
@@ -112,7 +112,7 @@ def test_of_several_protocols_the_fast_one_counts(tmp_path, capsys):
         record = json.loads((tmp_path / name / "eval" / "photos.json").read_text())
         record |= {"protocol": "finetune", "widths": [{"width": 1.0, "params": 1, "macs": 1, "finetuned": 70.0}]}
         (tmp_path / name / "eval" / "photos-finetune.json").write_text(json.dumps(record))
-    main([str(tmp_path / "first"), str(tmp_path / "second")])
+    command("compare", [str(tmp_path / "first"), str(tmp_path / "second")])
     output = capsys.readouterr().out
     assert "photos: top-1 accuracy by linear probe" in output
     assert "70.0" not in output
@@ -146,4 +146,4 @@ def test_runs_that_cannot_be_compared(runs, tmp_path):
         ([*runs, "--data", "photos", "--metric", "finetuned"], "none of the runs has an accuracy by fine-tuning"),
     ]:
         with pytest.raises(UserError, match=message):
-            main(arguments)
+            command("compare", arguments)

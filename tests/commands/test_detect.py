@@ -11,7 +11,7 @@ from PIL import Image
 
 import us3l
 from tests.shapes import write_coco, write_voc
-from us3l.commands.detect import main
+from us3l.commands.main import run as command
 from us3l.detection.detector_training import load_detector
 from us3l.system.errors import UserError
 
@@ -33,7 +33,7 @@ def call(model, tmp_path):
     """Calls the command with results in a folder of their own."""
 
     def call(*arguments):
-        main([str(model), "--out", str(tmp_path / "out"), *TINY, *map(str, arguments)])
+        command("detect", [str(model), "--out", str(tmp_path / "out"), *TINY, *map(str, arguments)])
 
     return call
 
@@ -141,14 +141,3 @@ def test_what_is_wrong_is_said_before_any_training(call, tmp_path):
         call("--data", data, "--width", 0.75)
     with pytest.raises(UserError, match="save_every=0"):
         call("--data", data, "--width", 0.5, "--save-every", 0)
-
-
-def test_help_needs_no_torch():
-    code = (
-        "import sys\nfrom us3l.commands.detect import main\n"
-        "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "print('heavy:', [m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
-    )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "heavy: []" in output
-    assert "examples:" in output

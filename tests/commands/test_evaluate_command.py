@@ -10,7 +10,7 @@ from PIL import Image
 
 import us3l
 from tests.made_runs import make_run
-from us3l.commands.evaluate import main
+from us3l.commands.main import run as command
 from us3l.data.preprocessing import Preprocessing
 from us3l.run import Run
 from us3l.run.evaluations import find_evaluation, from_plain, read_evaluations, usual_evaluation
@@ -51,7 +51,7 @@ def photos(tmp_path):
 
 
 def evaluate(run, *arguments):
-    main([str(run), *map(str, arguments)])
+    command("evaluate", [str(run), *map(str, arguments)])
     return {path.name for path in (run / "eval").iterdir()}
 
 
@@ -166,7 +166,7 @@ def test_images_without_labels(run, tmp_path, capsys):
         us3l.compare(run)
     for setting in (["--no-quality"], ["--protocol", "paper"], ["--label-share", "0.1"]):
         with pytest.raises(UserError, match="flat has no labels"):
-            main([str(run), *map(str, arguments), *setting])
+            command("evaluate", [str(run), *map(str, arguments), *setting])
 
 
 def test_quality_beside_accuracy(run, capsys):
@@ -203,7 +203,7 @@ def test_inputs_that_cannot_be_evaluated_say_what_to_do(run, tmp_path, monkeypat
         ([], "which labelled images to use"),
     ]:
         with pytest.raises(UserError, match=message) as error:
-            main([str(run), *arguments])
+            command("evaluate", [str(run), *arguments])
         assert "\n" not in str(error.value)
     assert not (run / "eval").exists()
 
@@ -220,7 +220,7 @@ def test_inputs_that_cannot_be_evaluated_say_what_to_do(run, tmp_path, monkeypat
 )
 def test_settings_that_do_not_fit_together(run, arguments, message):
     with pytest.raises(UserError, match=message):
-        main([str(run), "--data", "digits", *arguments])
+        command("evaluate", [str(run), "--data", "digits", *arguments])
     assert not (run / "eval").exists()
 
 

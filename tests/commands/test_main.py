@@ -16,15 +16,15 @@ import us3l
 from us3l.commands.evaluate import Evaluate
 from us3l.commands.export import Export
 from us3l.commands.main import COMMANDS, main
-from us3l.commands.parse import flags, parse, program
-from us3l.commands.pretrain import Pretrain
+from us3l.commands.parse import flags, parse
+from us3l.commands.pretrain import COMMON, Pretrain
 from us3l.commands.profile import ProfileCommand
 from us3l.commands.report import Report
+from us3l.commands.screen import program
 from us3l.deploy.export import COMPANIONS
 from us3l.run import Run
 from us3l.run.config import write_config
 from us3l.system.files import read_json
-from us3l.training.recipes import RECIPES
 from us3l.training.run_config import config_of
 
 TINY = "--max-steps 4 --batch-size 8 --base 8 --size 8 --calibration 8 --accelerator cpu".split()
@@ -84,7 +84,7 @@ def test_the_demo_tells_what_to_do_next(tmp_path, capsys, monkeypatch):
     assert "us3l evaluate runs/demo --widths all\n" in output
     assert len(json.loads((tmp_path / "runs/demo/eval/digits.json").read_text())["widths"]) == 9
     for slow in ("evaluate.main", "report.after"):
-        monkeypatch.setattr(f"us3l.commands.{slow}", lambda _: None)
+        monkeypatch.setattr(f"us3l.commands.{slow}", lambda *_: None)
     assert main(["demo"]) == 0
     assert (tmp_path / "runs/demo-2/model/model.json").exists()
 
@@ -207,7 +207,8 @@ def test_exports_are_not_overwritten(run, tmp_path, capsys):
 
 
 def test_help_needs_no_torch():
-    for arguments in (["--help"], ["pretrain", "--help"], ["--version"]):
+    commands = [[name, "--help"] for name in ("pretrain", "detect", "export", "embed")]
+    for arguments in (["--help"], ["--version"], *commands):
         code = f"import sys; from us3l.commands.main import main; main({arguments})"
         check = "; print('heavy:', [m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
         wrapped = f"try:\n    exec({code!r})\nexcept SystemExit: pass\nimport sys{check}"
@@ -234,13 +235,21 @@ def test_every_command_has_help_with_examples_for_80_columns(name, capsys, monke
 
 def test_the_first_help_of_pretrain_is_short_and_names_settings_that_exist(capsys):
     lines = helped(capsys, "pretrain", "--help")
-    assert len(lines) < 60
+    assert len(lines) < 120
     named = {word for line in lines for word in re.findall(r"--[a-z-]+", line)}
     assert {"--out", "--resume", "--epochs", "--size", "--method"} < named
-    assert named - flags(Pretrain) <= {"--recipe", "--help-all"}
-    mini = RECIPES["mini"][0]
-    assert (mini.epochs, mini.batch_size, mini.views.size, mini.network.min_width) == (15, 128, 32, 0.25)
-    assert len(helped(capsys, "pretrain", "--help-all")) > 150
+    assert {name.replace("_", "-") for name in COMMON} <= {word.removeprefix("--") for word in named}
+    assert {word.replace("--no-", "--") for word in named} - flags(Pretrain) <= {
+        "--help", "--help-all", "--nproc-per-node", "--individual", "--stem", "--mean", "--std"
+    }  # fmt: skip
+    everything = " ".join(helped(capsys, "pretrain", "--help-all"))
+    assert [flag for flag in flags(Pretrain) - {"--data", "--network", "--progress"} if flag not in everything] == []
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "pretrain --help-all"])
+def test_no_help_says_what_a_default_is_twice(name, capsys):
+    text = " ".join(helped(capsys, *name.split(), *([] if "--help-all" in name else ["--help"])))
+    assert not re.search(r"\(default: None\)|\(default: \)|\(default: [^)]*\)\. \(default", text)
 
 
 def only_write_settings(config, run, *_):
@@ -252,7 +261,7 @@ def only_write_settings(config, run, *_):
 )
 def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch, settings, width):
     """And what it says can be said."""
-    monkeypatch.setattr("us3l.training.loop.pretrain", only_write_settings)
+    monkeypatch.setattr("us3l.training.loop.train", only_write_settings)
     assert main(["pretrain", "digits", "--out", str(tmp_path / "a run"), *settings.split()]) == 0
     said = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  us3l ")]
     assert [shlex.split(line)[1:3] for line in said] == [
@@ -262,7 +271,7 @@ def test_a_finished_run_tells_what_to_do_next(tmp_path, capsys, monkeypatch, set
         name, *arguments = shlex.split(line)[1:]
         kind = {"report": Report, "evaluate": Evaluate, "profile": ProfileCommand, "export": Export}[name]
         command = parse(kind, name, arguments)
-        assert name != "export" or command.widths == (width,)
+        assert name != "export" or command.width == (width,)
 
 
 def test_the_stem_goes_by_the_size(tmp_path, capsys, monkeypatch):
@@ -276,7 +285,7 @@ def test_the_stem_goes_by_the_size(tmp_path, capsys, monkeypatch):
         asked.append(config.recipe)
         write_config(run.config_file, config)
 
-    monkeypatch.setattr("us3l.training.loop.pretrain", asks)
+    monkeypatch.setattr("us3l.training.loop.train", asks)
     for size, more, stem in [(32, [], "cifar"), (224, [], "imagenet"), (224, ["--stem", "cifar"], "cifar")]:
         out = str(tmp_path / f"run{len(asked)}")
         assert main(["pretrain", "photos", "--out", out, "--size", str(size), *more]) == 0

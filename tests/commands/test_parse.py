@@ -1,6 +1,6 @@
 """What every command line understands."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
@@ -16,26 +16,14 @@ from us3l.commands.profile import ProfileCommand
 from us3l.system.errors import UserError
 
 
-@dataclass(frozen=True)
-class Nested:
-    image_size: int = 1
-    batch: int = 1
-
-
-@dataclass(frozen=True)
-class Command:
-    widths: tuple[float, ...] = ()
-    nested: Nested = field(default_factory=Nested)
-
-
 @pytest.mark.parametrize(
     ("kind", "line", "name", "value"),
     [
-        (Evaluate, "runs/a --widths 1x 0.5x", "settings.widths", (1.0, 0.5)),
-        (Evaluate, "runs/a --width 0.5x", "settings.widths", (0.5,)),
-        (Evaluate, "runs/a --widths all", "settings.widths", "all"),
-        (Export, "runs/a --width .37x 1", "widths", (0.37, 1.0)),
-        (Export, "--widths 0.5x --format torch -- runs/a", "widths", (0.5,)),
+        (Evaluate, "runs/a --widths 1x 0.5x", "widths", (1.0, 0.5)),
+        (Evaluate, "runs/a --width 0.5x", "widths", (0.5,)),
+        (Evaluate, "runs/a --widths all", "widths", "all"),
+        (Export, "runs/a --widths .37x 1", "width", (0.37, 1.0)),
+        (Export, "--widths 0.5x --format torch -- runs/a", "width", (0.5,)),
         (ProfileCommand, "runs/a --widths 1x 0.25", "widths", (1.0, 0.25)),
         (ProfileCommand, "runs/a --batch 1 8", "batch_size", (1, 8)),
         (ProfileCommand, "runs/a --image-size 64", "size", 64),
@@ -48,14 +36,17 @@ def test_widths_as_tables_print_them_and_either_name_of_a_setting(kind, line, na
     assert attrgetter(name)(parse(kind, "test", line.split())) == value
 
 
-def test_nested_settings_too():
-    command = parse(Command, "test", "--width 0.5x --size 64 --batch-size=8".split())
-    assert command == Command((0.5,), Nested(64, 8))
+def test_settings_of_a_run_are_those_that_are_typed():
     line = "digits --out a --min-width 0.5x --individual 0.75x --fixed-widths 1x 0.5x --image-size 16 --batch 8"
-    recipe = parse(Pretrain, "pretrain", line.split(), Pretrain()).recipe
-    assert (recipe.network.min_width, recipe.network.individual) == (0.5, 0.75)
-    assert recipe.objective.fixed_widths == (1.0, 0.5)
-    assert (recipe.views.size, recipe.batch_size) == (16, 8)
+    given = parse(Pretrain, "pretrain", line.split())
+    assert (given.data, str(given.out)) == ("digits", "a")
+    assert given.settings == {
+        "min_width": 0.5,
+        "individual": 0.75,
+        "fixed_widths": (1.0, 0.5),
+        "size": 16,
+        "batch_size": 8,
+    }  # and none that was not typed
 
 
 def test_only_widths_end_with_x(capsys):
@@ -84,7 +75,7 @@ class Optional:
 
 def test_what_may_be_none_is_named_by_what_else_it_is(capsys):
     assert parse(Optional, "test", "--count None --kind b --widths 1 0.5".split()) == Optional(None, "b", (1.0, 0.5))
-    assert parse(Optional, "test", "--kind None --widths None".split(), Optional(4, "a", "all")) == Optional(4)
+    assert parse(Optional, "test", "--kind None --widths None".split()) == Optional()
     with pytest.raises(SystemExit):
         parse(Optional, "test", ["--help"])
     told = capsys.readouterr().out

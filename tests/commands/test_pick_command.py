@@ -102,7 +102,7 @@ def test_nothing_fits(profiled, capsys):
 
 def test_costs_need_no_profile(evaluated, capsys):
     net = us3l.load(evaluated)
-    params = us3l.cost(net.skeleton(0.5), (3, 8, 8)).params
+    params = us3l.cost(net, 0.5, size=8).params
     for budget, width in ((params, 0.5), (params - 1, 0.25)):
         found = picked(capsys, evaluated, f"--params {budget}")
         assert found["width"] == width
@@ -112,7 +112,7 @@ def test_costs_need_no_profile(evaluated, capsys):
 def test_a_wider_network_that_was_not_evaluated_is_told(evaluated, capsys):
     net = us3l.load(evaluated)
     between = [width for width in net.widths if 0.5 < width < 1][-1]
-    params = us3l.cost(net.skeleton(between), (3, 8, 8)).params
+    params = us3l.cost(net, between, size=8).params
     assert main(["pick", str(evaluated), "--params", str(params)]) == 0
     output = capsys.readouterr().out
     assert f"{between:g}x also fits but was not evaluated" in output

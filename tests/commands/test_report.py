@@ -141,7 +141,7 @@ def test_a_finished_run_does_not_fail_for_its_page(folder, monkeypatch, capsys, 
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("us3l.verbs.report", fail)
+    monkeypatch.setattr("us3l.commands.report.reported", fail)
     report.after(folder)
     output = capsys.readouterr().out
     assert len(output.splitlines()) == 1
@@ -153,7 +153,7 @@ def test_only_the_first_process_makes_the_page(tmp_path, monkeypatch, capsys):
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
     made: list[Path] = []
-    monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, run, *_: write_config(run.config_file, config))
+    monkeypatch.setattr("us3l.training.loop.train", lambda config, run, *_: write_config(run.config_file, config))
     monkeypatch.setattr("us3l.commands.report.after", made.append)
     for rank, pages in ((1, []), (0, [tmp_path / "0"])):
         monkeypatch.setattr(rank_zero_only, "rank", rank)

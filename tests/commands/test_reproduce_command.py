@@ -15,7 +15,7 @@ from us3l.paper.scales import SCALES
 from us3l.system.errors import UserError
 from us3l.system.files import locked
 from us3l.system.stopping import Interrupted
-from us3l.verbs import summaries
+from us3l.training import configuration
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +29,13 @@ def tiny(monkeypatch):
 def trained(monkeypatch):
     """The names of the runs that were trained or gone on with."""
     names = []
-    train = summaries.train
+    train = configuration.train
 
     def counted(config, run, **how):
         names.append(run.folder.name)
         train(config, run, **how)
 
-    monkeypatch.setattr(summaries, "train", counted)
+    monkeypatch.setattr(configuration, "train", counted)
     return names
 
 
@@ -55,17 +55,17 @@ def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_pat
     assert whole.count(b"\n") == 1 + 2
 
     trained.clear()
-    train = summaries.train
+    train = configuration.train
 
     def stopped(config, run, **how):
         if len(trained) == 1:
             raise Interrupted("stopped after step 1 of 2")
         train(config, run, **how)
 
-    monkeypatch.setattr(summaries, "train", stopped)
+    monkeypatch.setattr(configuration, "train", stopped)
     assert call(tmp_path / "parts", *data) == 130
     assert "run the same command again to continue" in capsys.readouterr().out
-    monkeypatch.setattr(summaries, "train", train)
+    monkeypatch.setattr(configuration, "train", train)
     assert call(tmp_path / "parts", *data) == 0
     assert len(trained) == len(set(trained)) == 3
     assert (tmp_path / "parts/mini/tables/main-cifar100.csv").read_bytes() == whole
@@ -112,7 +112,7 @@ def test_work_that_another_process_is_at_is_left_to_it(tmp_path, tiny, trained, 
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, tiny, monkeypatch, capsys):
-    train = summaries.train
+    train = configuration.train
     teacher = jobs_of(chosen_rows(entries("main-cifar100", tiny), [5]), tiny, 1)[0]  # BYOL at 1x
 
     def failing(config, run, **how):
@@ -120,7 +120,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, tiny, monkeypatch, 
             raise UserError("the loss is not finite")
         train(config, run, **how)
 
-    monkeypatch.setattr(summaries, "train", failing)
+    monkeypatch.setattr(configuration, "train", failing)
     assert call(tmp_path, "--data", "cifar100=digits", rows=("3", "5")) == 1
     out = capsys.readouterr().out
     assert f"failed: {teacher.name}: the loss is not finite" in out

@@ -36,8 +36,8 @@ def test_evaluated_profiled_and_picked(run, capsys):
     assert us3l.evaluate(run, widths=SUBNET, floor=False, train_images=60, test_images=60).widths[1].width == SUBNET
     found = us3l.profile(run, widths=[NAME, 0.5], repeats=1, device="here")
     assert {latency.width for latency in run.profile.latencies} == {SUBNET, 0.5}
-    (row,) = (row for row in found.rows if row["width"] == SUBNET)
-    assert row["macs"] == us3l.cost(run.network.skeleton(SUBNET), (3, 16, 16)).macs
+    (row,) = (row for row in found.rows if row["width"] == NAME)
+    assert row["macs"] == us3l.cost(run.network, SUBNET, size=16).macs
     assert row["p50_ms"] > 0
     assert us3l.pick(run, macs=row["macs"]).width == SUBNET
     capsys.readouterr()

@@ -6,7 +6,7 @@ import torch
 import us3l
 from tests.shapes import write_coco
 
-GUIDE = Path(__file__).parents[3] / "docs" / "detect.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "detect.md"
 
 
 def test_the_python_of_the_guide_runs(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ INSTEAD = {
     r"\bto be seen\b": "visible",
     r"\bintervals? of 95 %": "95 % interval",
 }
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "us3l").rglob("*.py")]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "us3l").rglob("*.py")]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""The tables of docs/pretrained.md are what the file of figures says."""
+"""The tables of docs/lab/pretrained.md are what the file of figures says."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ MEASURES = ("knn, photos", "linear, photos", "ImageNet's classifier, ten classes
 @pytest.mark.parametrize("measure", MEASURES)
 def test_tables_are_as_measured(measure: str) -> None:
     content = json.loads((ROOT / "benchmarks" / "figures" / "slim.json").read_text())
-    page = (ROOT / "docs" / "pretrained.md").read_text().replace("**", "")
+    page = (ROOT / "docs" / "lab" / "pretrained.md").read_text().replace("**", "")
     tables = summary(content["results"])
     rows = tables[tables.index(f"{measure}, %") :].split("\n\n")[1].splitlines()[2:]
     assert rows

@@ -14,7 +14,7 @@ HOOKS = runpy.run_path(str(DOCS / "mkdocs_hooks.py"))
 
 def test_the_site_leads_to_every_page() -> None:
     settings = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text())
-    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} | set(HOOKS["PAGES"].values())
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} | set(HOOKS["PAGES"].values())
     assert sorted(leaves(settings["nav"])) == sorted(pages), "bring nav in mkdocs.yml up to date"
 
 
@@ -22,9 +22,6 @@ def test_links_out_of_the_folder_become_links_of_the_site() -> None:
     convert = HOOKS["with_links_of_the_site"]
     assert convert("[a](../README.md#x) [b](data.md) ![c](images/c.png)", "docs") == (
         "[a](index.md#x) [b](data.md) ![c](images/c.png)"
-    )
-    assert convert("[a](../data.md) [b](other.md) [c](../../README.md)", "docs/lab", "lab") == (
-        "[a](../data.md) [b](other.md) [c](../index.md)"
     )
     assert (
         convert("[a](docs/data.md), [b](#here), [c](https://x.org)", "")

@@ -62,9 +62,9 @@ def test_without_a_floor(net, digits: Pair):
 
 def test_stored_statistics_are_used(net, digits: Pair):
     us3l.calibrate(net, torch.randn(8, 3, 8, 8), widths=[0.5])
-    before = net.statistics[net.signature(0.5)][1]
+    before = net.statistics(0.5)
     evaluate_frozen(net, *digits, widths=[0.5], size=8, floor=False)
-    assert net.statistics[net.signature(0.5)][1] is before
+    assert net.statistics(0.5) is before
 
 
 def test_the_untrained_network_is_the_one_the_run_started_from(net):

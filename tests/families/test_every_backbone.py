@@ -95,7 +95,7 @@ def test_blocks_that_are_left_out_cost_nothing_and_all_blocks_are_a_plain_width(
     shallow = us3l.Subnet(0.5, [1] * len(blocks))
     assert net.canonical(us3l.Subnet(0.5, blocks)) == net.canonical(0.5)
     size = net.family.image_size or 16
-    costs = [us3l.cost(net.skeleton(width), (3, size, size)) for width in (0.5, shallow)]
+    costs = [us3l.cost(net, width, size=size) for width in (0.5, shallow)]
     assert costs[0].macs > costs[1].macs
     assert costs[0].params - costs[1].params == sum(
         parameter.numel()

@@ -61,7 +61,7 @@ def test_positions_are_those_of_moco_v3_in_another_order_of_channels():
 def test_narrow_networks_tell_rows_and_columns_apart():
     """A leading slice of MoCo v3's order would lose the rows below a width of 0.75, and all but sin at 0.25."""
     net = us3l.create("vit_tiny", **SMALL)
-    positions = net._slices(0.25)["pos_embed"][0, 1:]
+    positions = net.slices(0.25)["pos_embed"][0, 1:]
     assert torch.cdist(positions, positions).add(torch.eye(16)).min() > 0.5
     assert torch.equal(positions, net.full.pos_embed[0, 1:, :48])
 

@@ -68,9 +68,9 @@ def test_every_method_trains_what_it_should_and_resumes_exactly(name, tiny_digit
     assert len(losses) == WIDTHS_A_BATCH[name]
     assert all(loss.isfinite() for loss in losses)
     same = {key for key, tensor in whole.learner.state_dict().items() if torch.equal(before[key], tensor)}
-    frozen = ("teacher.", "expert.") if name.startswith("seed") else ("expert.",)
-    assert same == {key for key in before if key.startswith(frozen)}
-    assert any(key.startswith("expert.") for key in before) == ("imitate" in name)
+    taught = {key for key in before if key.startswith("pretrained_teacher.")}
+    assert same == taught
+    assert bool(taught) == ("imitate" in name or name.startswith("seed"))
     assert all(p.grad is None for key, p in whole.learner.named_parameters() if key.startswith("teacher."))
 
     resumed = trainer(recipe, tiny_digits)
@@ -97,12 +97,26 @@ def test_a_frozen_teacher_is_the_pretrained_network_with_its_projector(tiny_digi
     assert ours.learner.projector[-1].out_features == 12  # as long as the teacher's embeddings
     images = torch.randn(6, 3, 8, 8)
     features = us3l.load(pretrained).at(1.0)(images)
-    (taught,) = ours.learner.teach((images,))
-    torch.testing.assert_close(taught, ours.learner.teacher[1](features), rtol=1e-3, atol=1e-4)
-    one_by_one = torch.cat([ours.learner.teach((images[i : i + 1],))[0] for i in range(6)])
+    teacher = ours.learner.pretrained_teacher
+    (taught,) = ours.learner.targets((images,)).pretrained_teacher
+    torch.testing.assert_close(taught, teacher[1](features), rtol=1e-3, atol=1e-4)
+    one_by_one = torch.cat([teacher(images[i : i + 1]) for i in range(6)])
     torch.testing.assert_close(taught, one_by_one, rtol=1e-3, atol=1e-4)  # fixed statistics: no image depends on others
     ours.learner.train()
-    assert not ours.learner.teacher.training
+    assert not teacher.training
+
+
+@pytest.mark.parametrize(("name", "former"), [("imitate", "expert."), ("seed", "teacher.")])
+def test_a_state_that_calls_a_pretrained_teacher_by_its_former_name(name, former, tiny_digits, pretrained):
+    recipe = replace(TINY.with_method(name), teacher=pretrained)
+    trained, resumed = trainer(recipe, tiny_digits), trainer(recipe, tiny_digits)
+    trained.train_step()
+    state = as_saved(trained.state())
+    state["learner"] = {key.replace("pretrained_teacher.", former): tensor for key, tensor in state["learner"].items()}
+    assert any(key.startswith(former) for key in state["learner"])
+    resumed.load_state(state)
+    for key, tensor in trained.learner.state_dict().items():
+        assert torch.equal(tensor, resumed.learner.state_dict()[key]), key
 
 
 def test_a_projector_keeps_the_statistics_of_its_features(tmp_path):
@@ -136,7 +150,7 @@ def test_an_individual_network_is_that_width_with_weights_of_its_own(tiny_digits
     net = ours.learner.net
     whole = us3l.create("resnet18", stem="cifar", base=16)
     assert net.widths == [1.0]
-    assert us3l.cost(net.skeleton(1.0), (3, 8, 8)) == us3l.cost(whole.skeleton(0.37), (3, 8, 8))
+    assert us3l.cost(net, 1.0, size=8) == us3l.cost(whole, 0.37, size=8)
     # Its weights are drawn for its own size, not cut from a wider network.
     fan_out = net.full.layer4[0].conv2.weight[0, 0].numel() * net.full.layer4[0].conv2.out_channels
     assert abs(net.full.layer4[0].conv2.weight.std() / (2 / fan_out) ** 0.5 - 1) < 0.1
@@ -186,7 +200,7 @@ def test_seed_by_mse_predicts_the_other_view(tiny_digits, pretrained):
     views = torch.randn(6, 3, 8, 8), torch.randn(6, 3, 8, 8)
     loss, _ = learner(views, 1.0)
     p1, p2 = (unit(learner.h(z)) for z in learner.embed(views, 1.0))
-    t1, t2 = map(unit, learner.teach(views))
+    t1, t2 = map(unit, learner.targets(views).pretrained_teacher)
     torch.testing.assert_close(loss, -((p1 * t2).sum(1).mean() + (p2 * t1).sum(1).mean()) / 2)
 
 
@@ -195,7 +209,7 @@ def test_nt_xent_distillation_has_the_other_outputs_as_negatives(tiny_digits):
     views = torch.randn(6, 3, 8, 8), torch.randn(6, 3, 8, 8)
     _, targets = learner(views, 1.0)
     found, _ = learner(views, 0.5, targets)
-    (z1, z2), (t1, t2) = (map(unit, map(learner.g, learner.embed(views, 0.5))), map(unit, targets.teacher))
+    (z1, z2), (t1, t2) = (map(unit, map(learner.g, learner.embed(views, 0.5))), map(unit, targets.momentum_teacher))
     tau = learner.objective.temperature
     torch.testing.assert_close(found, (nt_xent(z1, t2, tau) + nt_xent(z2, t1, tau)) / 2, rtol=1e-4, atol=1e-5)
 

@@ -46,7 +46,7 @@ def test_every_figure_of_the_papers_tables_has_an_entry(name):
 def test_every_entry_is_a_run_that_can_be_configured(name):
     for scale in (MINI, SMALL, PAPER):
         for job in jobs_of(entries(name, scale), scale, 1):
-            assert (job.teacher is not None) == job.recipe.objective.frozen_teacher
+            assert (job.teacher is not None) == job.recipe.objective.imitates_by_base_loss
             assert job.effort > 0
             if scale is MINI:
                 assert job.recipe.images == 3000

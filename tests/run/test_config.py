@@ -6,7 +6,7 @@ from us3l.run.config import read_config, write_config
 from us3l.system.errors import UserError
 from us3l.training.recipes import RECIPES, named
 from us3l.training.run_config import RunConfig
-from us3l.training.trainer import new_network
+from us3l.training.run_networks import new_network
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -64,8 +64,8 @@ def test_unknown_recipes_are_met_with_the_closest():
 def test_the_stem_goes_by_the_size_of_the_images():
     mini = named("mini")
     large = replace(mini, views=replace(mini.views, size=96))
-    assert (mini.settled().network.stem, large.settled().network.stem) == ("cifar", "imagenet")
+    assert (mini.resolved().network.stem, large.resolved().network.stem) == ("cifar", "imagenet")
     assert getattr(new_network(large).family, "stem", None) == "imagenet"
     asked = replace(large, network=replace(large.network, stem="cifar"))
-    assert asked.settled() == asked
+    assert asked.resolved() == asked
     assert getattr(new_network(asked).family, "stem", None) == "cifar"

@@ -40,14 +40,14 @@ def record(run):
 
 
 def budget(run: us3l.Run) -> float:
-    full, narrow = (us3l.cost(run.network.skeleton(width), (3, 16, 16)).macs for width in (1.0, 0.25))
+    full, narrow = (us3l.cost(run.network, width, size=16).macs for width in (1.0, 0.25))
     return (full + narrow) / 2
 
 
 def test_the_best_keeps_the_budget_and_is_kept_with_the_run(run, record):
     best = record.at(record.best)
     assert record.fits
-    assert best.figures["macs"] == us3l.cost(run.network.skeleton(record.best), (3, 16, 16)).macs <= budget(run)
+    assert best.figures["macs"] == us3l.cost(run.network, record.best, size=16).macs <= budget(run)
     finalists = [one for one in record.networks if one.confirmed is not None]
     assert best.confirmed == max(one.confirmed for one in finalists)
     assert run.searches == {record.name: record}
@@ -180,13 +180,13 @@ def test_evolution_finds_the_best_of_a_known_landscape():
 
 def test_judging_leaves_the_network_as_it_was(run):
     net = us3l.load(run.folder)
-    before = {key: kept.statistics for key, kept in net.statistics.items()}
+    before = list(net.calibrations)
     images = torch.randn(60, 3, 16, 16)
     judge = Judge(net, images)
     assert judge(1.0) == 100
     subnet = Width((1, 0.25, 1, 0.25))
     assert 0 <= judge(subnet) < 100
-    assert {key: kept.statistics for key, kept in net.statistics.items()} == before
+    assert all(kept is same for kept, same in zip(net.calibrations, before, strict=True))
     features = judge.features(subnet)
     us3l.calibrate(net, images, subnet)
     torch.testing.assert_close(features, net.at(subnet)(images), rtol=1e-4, atol=1e-5)
@@ -228,7 +228,7 @@ def test_prices_added_up_from_blocks_are_those_of_the_network(name):
     prices = Prices(net, 32, {})
     for genes in (space.smallest, space.drawn(random)):
         width = net.canonical(space.subnet(genes))
-        expected = us3l.cost(net.skeleton(width, tracking=True).eval(), (3, 32, 32))
+        expected = us3l.cost(net.skeleton(width).eval(), (3, 32, 32))
         found = prices(width)
         assert (found["macs"], found["params"], found["size_mb"]) == (
             expected.macs, expected.params, expected.bytes / 1e6

@@ -19,7 +19,8 @@ from us3l.run.checkpoints import load_checkpoint
 from us3l.system.errors import UserError
 from us3l.training.initial import open_pretrained
 from us3l.training.run_config import RunConfig, config_of
-from us3l.training.trainer import Trainer, new_network
+from us3l.training.run_networks import new_network
+from us3l.training.trainer import Trainer
 
 TINY: dict[str, Any] = {"images": 32, "batch_size": 16, "max_steps": 2, "calibration": 16, "size": 16, "min_width": 0.5}
 TINY |= {"hidden": 16, "predictor": 16, "dim": 8, "calibrated_widths": (0.5,)}

@@ -24,7 +24,8 @@ from us3l.run.checkpoints import load_checkpoint
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Screen
 from us3l.system.stopping import Interrupted
-from us3l.training import finishing, loop
+from us3l.training import finish as finishing
+from us3l.training import loop
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import Network, Optimiser, named
 from us3l.training.run_config import Machine, RunConfig, config_of
@@ -50,7 +51,7 @@ def digits() -> ImageSet:
 def pretrain(folder, config=CONFIG, data=digits, resume=False) -> str:
     written = StringIO()
     console = Console(file=written, width=200)
-    loop.pretrain(config, Run(folder), data, resume, Screen(console))
+    loop.train(config, Run(folder), data, resume, Screen(console))
     return written.getvalue()
 
 
@@ -64,7 +65,8 @@ def test_a_run_leaves_all_it_should(finished):
     folder, output = finished
     run = Run(folder)
     assert run.finished
-    assert config_of(run) == replace(CONFIG, machine=replace(CONFIG.machine, precision="32-true"))  # "auto", on a CPU
+    assert config_of(run) == CONFIG.resolved()
+    assert config_of(run).machine.precision == "32-true"  # "auto", on a CPU
     assert {path.name for path in run.checkpoints.iterdir()} == {"last.pt", "previous.pt"}
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     steps = [line for line in lines if line["event"] == "step"]

@@ -13,7 +13,8 @@ from us3l.data.sources import ImageSet
 from us3l.families.family import as_family
 from us3l.system.errors import UserError
 from us3l.training.recipes import MINI, Network, Recipe, named
-from us3l.training.trainer import Trainer, new_network
+from us3l.training.run_networks import new_network
+from us3l.training.trainer import Trainer
 
 RECIPE = replace(
     MINI,

@@ -7,6 +7,7 @@ from us3l.data.sources import load
 from us3l.objective.losses import unit
 from us3l.training.monitor import Monitor, change, spread, turn
 from us3l.training.recipes import MINI, Network
+from us3l.training.run_networks import new_networks
 from us3l.training.trainer import Trainer
 
 
@@ -103,24 +104,27 @@ def test_change_under_a_rotation_is_what_equation_9_says():
 
 
 def test_guidance_of_a_mixture_is_the_mixture():
-    learner = trainer(load("digits", limit=64), RECIPE.with_objective(head="none")).learner
-    views = torch.randn(2, 6, 3, 8, 8, generator=torch.Generator().manual_seed(0)).unbind()
-    imitating = learner.objective
+    teacher = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 12))
+    recipe = RECIPE.with_method("imitate")
+    networks = replace(new_networks(recipe), pretrained_teacher=teacher)
+    learner = Trainer(recipe, load("digits", limit=64), Fabric(accelerator="cpu"), networks=networks).learner
+    views = torch.randn(1, 6, 3, 8, 8, generator=torch.Generator().manual_seed(0)).unbind()
 
-    def guidance(**changes):
-        learner.objective = replace(imitating, **changes)
+    def guidance(features, relations):
+        shares = {"teacher_features": features, "teacher_relations": relations}
+        learner.objective = replace(recipe.objective, **shares)
         return learner.guidance(views, 0.5)
 
-    pure, own, similar = guidance(), guidance(own=1.0), guidance(relations=1.0)
-    assert not any(torch.allclose(a, b) for a, b in ((pure, own), (own, similar), (similar, pure)))
-    torch.testing.assert_close(guidance(own=0.25, relations=0.25), 0.5 * pure + 0.25 * own + 0.25 * similar)
+    alike, related = guidance(1.0, 0.0), guidance(0.0, 1.0)
+    assert not torch.allclose(alike, related)
+    torch.testing.assert_close(guidance(0.25, 0.75), 0.25 * alike + 0.75 * related)
 
 
 def test_guidance_is_the_gradient_of_lemma_1():
     ours = trainer(load("digits", limit=64))
     images = ours.images.sample(10, torch.Generator().manual_seed(0)).images
     views = ours.random_views(images, torch.Generator().manual_seed(0))
-    targets = [unit(target) for target in ours.learner.teach(views)]
+    targets = [unit(target) for target in ours.learner.targets(views).momentum_teacher]
     torch.testing.assert_close(ours.learner.guidance(views, 0.5), -torch.stack([targets[1], targets[0]]))
     nce = trainer(load("digits", limit=64), RECIPE.with_method("us-simclr"))
     found = nce.learner.guidance(views, 0.5)

@@ -3,6 +3,7 @@
 import pytest
 
 from us3l.commands.main import main
+from us3l.run.config import write_config
 from us3l.training.recipes import CIFAR, MINI, named
 from us3l.training.run_config import RunConfig
 from us3l.training.settings import changed
@@ -11,14 +12,18 @@ from us3l.training.settings import changed
 @pytest.fixture
 def configured(monkeypatch, tmp_path):
     """The recipe of a command line."""
-    found = []
-    monkeypatch.setattr("us3l.training.loop.pretrain", lambda config, *_: found.append(config.recipe))
+    recipes = []
+
+    def kept(config, run, *_):
+        recipes.append(config.recipe)
+        write_config(run.config_file, config)
+
+    monkeypatch.setattr("us3l.training.loop.train", kept)
 
     def run(*arguments):
-        monkeypatch.setattr("us3l.commands.report.after", lambda _: None)
-        monkeypatch.setattr("us3l.commands.pretrain.config_of", lambda _: RunConfig())
-        assert main(["pretrain", "photos", "--out", str(tmp_path / "run"), "--recipe", "mini", *arguments]) == 0
-        return found.pop()
+        out = str(tmp_path / f"run{len(recipes)}")
+        assert main(["pretrain", "photos", "--out", out, "--recipe", "mini", *arguments]) == 0
+        return recipes[-1]
 
     return run
 
@@ -27,7 +32,7 @@ def test_a_base_loss_brings_the_settings_of_its_method(configured):
     by_method, by_setting = configured("--method", "us3l-byol"), configured("--base-loss", "mse")
     assert by_setting == by_method
     assert by_setting.optimiser.lr == named("mini").optimiser.lr / 5
-    assert changed(RunConfig("photos", named("mini")), base_loss="mse").recipe.settled() == by_method.settled()
+    assert changed(RunConfig("photos", named("mini")), base_loss="mse").recipe.resolved() == by_method.resolved()
     assert CIFAR.with_objective(base_loss="mse").optimiser == CIFAR.with_method("us3l-byol").optimiser
 
 

@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import shutil
+import signal
 import tarfile
 import weakref
 from dataclasses import replace
@@ -20,7 +21,7 @@ from us3l.data.sources import find, load, open_for_training
 from us3l.run import Run
 from us3l.run.records import read_speeds
 from us3l.system.errors import UserError
-from us3l.training.damaged import check_damaged, note_damaged
+from us3l.training.failures import check_damaged, note_damaged
 from us3l.training.recipes import MINI, Network
 from us3l.training.trainer import Trainer
 
@@ -180,6 +181,29 @@ def test_the_command_streams_and_names_damaged_images(folder, tmp_path, capsys):
     assert "skipped" in log
 
 
+def test_images_that_vanish_in_the_middle_of_a_run_are_said_and_recorded(folder, tmp_path, monkeypatch, capsys):
+    copied = tmp_path / "photos"
+    shutil.copytree(folder, copied)
+    gone = sorted(copied.rglob("*.png"))[::3]
+    monkeypatch.setenv("US3L_WORKERS", "0")
+    step = Trainer.train_step
+
+    def remove_then_step(self):
+        if self.step == 2:
+            for path in gone:
+                path.unlink(missing_ok=True)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "train_step", remove_then_step)
+    settings = "--base 8 --size 8 --hidden 16 --predictor 16 --dim 8 --batch-size 8 --epochs 4 --calibration 16".split()
+    run = Run(tmp_path / "run")
+    assert main(["pretrain", str(copied), "--out", str(run.folder), "--stream", "--recipe", "mini", *settings]) == 0
+    listed = run.damaged.read_text().splitlines()
+    assert len(listed) > 2  # of those that it trains on
+    assert f"{len(listed)} of 20 images cannot be read" in " ".join(capsys.readouterr().out.split())
+    assert run.promised["damaged"] == len(listed)
+
+
 def test_a_run_on_kept_photographs_resumes_in_the_middle_of_an_epoch(folder):
     """And sees what a streamed one sees: the images are no larger than crops need them."""
     images = open_for_training(folder, RECIPE.views)
@@ -194,3 +218,60 @@ def test_a_run_on_kept_photographs_resumes_in_the_middle_of_an_epoch(folder):
     resumed.load_state(half.state())
     assert losses == [first] + [torch.stack(resumed.train_step().losses).tolist() for _ in range(2)]
     assert losses == [torch.stack(streamed.train_step().losses).tolist() for _ in range(3)]
+
+
+@pytest.fixture
+def bitmaps(tmp_path):
+    """Images of one size in bytes, so that none can be told from another by that."""
+    for number, image in enumerate(load("digits", limit=40).images):
+        path = tmp_path / "bitmaps" / f"{number:02}.bmp"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).resize((14, 12)).save(path)
+    return tmp_path / "bitmaps"
+
+
+TINY = (
+    "--recipe mini --base 8 --size 8 --hidden 8 --predictor 8 --dim 8 --batch-size 8 --epochs 2 --accelerator cpu "
+    "--calibrated-widths 0.5 --calibration 16"
+)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_run_does_not_go_on_with_other_images(bitmaps, stream, tmp_path, capsys, monkeypatch):
+    """One of 40 was replaced by another of the same size, which is none of those that a fingerprint looks into."""
+    take = Trainer.take_batch
+
+    def stopping(trainer):
+        if trainer.step == 6:
+            signal.raise_signal(signal.SIGTERM)
+        return take(trainer)
+
+    out = ["--out", str(tmp_path / "run")]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "take_batch", stopping)
+        assert main(["pretrain", str(bitmaps), *TINY.split(), *(["--stream"] if stream else []), *out]) != 0
+    before = (bitmaps / "06.bmp").read_bytes()
+    (bitmaps / "06.bmp").write_bytes((bitmaps / "07.bmp").read_bytes())
+    capsys.readouterr()
+    assert main(["pretrain", *out, "--resume"]) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "1 of 40 images have changed since this run began, such as 06.bmp: other bytes than before" in shown
+    (bitmaps / "06.bmp").write_bytes(before)  # a new file to the system, with the bytes of the old one
+    assert main(["pretrain", *out, "--resume"]) == 0
+
+
+def test_images_that_are_overwritten_under_a_run_are_said_and_recorded(bitmaps, tmp_path, capsys, monkeypatch):
+    take = Trainer.take_batch
+
+    def changing(trainer):
+        if trainer.step == trainer.per_epoch:
+            (bitmaps / "20.bmp").write_bytes((bitmaps / "21.bmp").read_bytes())
+        return take(trainer)
+
+    monkeypatch.setattr(Trainer, "take_batch", changing)
+    monkeypatch.setenv("US3L_WORKERS", "0")
+    run = Run(tmp_path / "run")
+    assert main(["pretrain", str(bitmaps), *TINY.split(), "--stream", "--out", str(run.folder)]) == 0
+    assert "bitmaps: 1 images were overwritten since they were first read" in " ".join(capsys.readouterr().out.split())
+    assert run.changed.read_text() == "20.bmp: other bytes than before\n"
+    assert run.promised["changed"] == 1

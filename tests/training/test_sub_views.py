@@ -1,4 +1,4 @@
-"""Smaller and gentler views for sub-networks (`sub_size`, `sub_crop`): who sees what, in memory and streamed."""
+"""Gentler views for sub-networks (`sub_crop`): who sees what, in memory and streamed."""
 
 import copy
 from dataclasses import replace
@@ -11,9 +11,7 @@ from PIL import Image
 from us3l.data import crops
 from us3l.data.augment import two_views
 from us3l.data.sources import find, load
-from us3l.system.errors import UserError
 from us3l.system.seeds import seed_from, seeded
-from us3l.training.loop import step_cost
 from us3l.training.monitor import Monitor
 from us3l.training.recipes import MINI, Network, Recipe
 from us3l.training.run_config import Machine
@@ -58,38 +56,13 @@ def seen_in(ours: Trainer, step: int) -> dict[float, list[tuple[torch.Tensor, ..
     return seen
 
 
-def naively_smaller(view, size):
-    """Bilinear with antialiasing, pixel by pixel: the mean of a triangle's width, cut at the edges."""
-    old = view.shape[-1]
-    scale = old / size
-    weights = torch.zeros(size, old)
-    for i in range(size):
-        for j in range(old):
-            weights[i, j] = max(0.0, 1 - abs((j + 0.5) - (i + 0.5) * scale) / scale)
-    weights /= weights.sum(dim=1, keepdim=True)
-    return weights @ view @ weights.T
-
-
-def test_sub_networks_see_the_same_views_smaller(sources):
-    usual, ours = trainer(sources["in memory"]), trainer(sources["in memory"], sub_size=12)
-    expected, found = seen_in(usual, 5), seen_in(ours, 5)
-    base, *subs = usual.widths(5)
-    assert len(subs) == 2
-    assert all(torch.equal(*pair) for pair in zip(found[base][0], expected[base][0], strict=True))
-    for width in subs:
-        for mine, view in zip(found[width][0], expected[base][0], strict=True):
-            assert mine.shape[-2:] == (12, 12)
-            torch.testing.assert_close(mine, naively_smaller(view, 12))
-
-
-@pytest.mark.parametrize("size", [None, 12])
-def test_sub_networks_see_gentler_views_of_the_same_images(sources, size):
-    usual, ours = trainer(sources["in memory"]), trainer(sources["in memory"], sub_crop=0.9, sub_size=size)
+def test_sub_networks_see_gentler_views_of_the_same_images(sources):
+    usual, ours = trainer(sources["in memory"]), trainer(sources["in memory"], sub_crop=0.9)
     expected, found = seen_in(usual, 5), seen_in(ours, 5)
     base, *subs = usual.widths(5)
     assert all(torch.equal(*pair) for pair in zip(found[base][0], expected[base][0], strict=True))
     images = sources["in memory"].images[ours.epoch(1)[1].indices]
-    gentle = replace(SMALL.views, crop_scale=(0.9, 1.0), size=size or 16)
+    gentle = replace(SMALL.views, crop_scale=(0.9, 1.0))
     for width in subs:
         views = two_views(images, gentle, seeded(seed_from(0, 2), 5, 1))
         assert all(torch.equal(*pair) for pair in zip(found[width][0], views, strict=True))
@@ -97,7 +70,7 @@ def test_sub_networks_see_gentler_views_of_the_same_images(sources, size):
 
 def test_the_losses_are_those_of_these_views(sources):
     """Targets of the base's views, outputs of the sub-networks' own: naively, by calls of the learner."""
-    ours = trainer(sources["in memory"], sub_crop=0.9, sub_size=12)
+    ours = trainer(sources["in memory"], sub_crop=0.9)
     ours.step = 5
     learner = copy.deepcopy(ours.learner)
     seen: list[tuple[torch.Tensor, ...]] = []
@@ -116,7 +89,7 @@ def test_the_losses_are_those_of_these_views(sources):
 @pytest.mark.parametrize("kind", ["in memory", "streamed"])
 def test_a_resumed_run_sees_the_same(sources, kind, monkeypatch):
     """From the middle of an epoch, with other numbers of workers."""
-    settings = {"sub_crop": 0.9, "sub_size": 12}
+    settings = {"sub_crop": 0.9}
     whole, first, second = (trainer(sources[kind], **settings) for _ in range(3))
     losses = [whole.train_step().losses for _ in range(7)]
     for _ in range(5):
@@ -147,37 +120,16 @@ def test_streamed_images_are_decoded_once_for_all_views(sources, monkeypatch):
     decoded: list[object] = []
     decode = crops.decode
     monkeypatch.setattr(crops, "decode", lambda encoded, **by: decoded.append(encoded) or decode(encoded, **by))
-    ours = trainer(sources["streamed"], sub_crop=0.9, sub_size=12)
+    ours = trainer(sources["streamed"], sub_crop=0.9)
     batch = ours.read_batch()
-    assert [view.shape[-1] for view in batch.views] == [16, 16, 12, 12]
+    assert [view.shape[-1] for view in batch.views] == [16, 16, 16, 16]
     assert len(decoded) == len(batch)
 
 
-def test_blank_images_in_the_place_of_others_have_the_same_shapes(sources):
-    ours = trainer(sources["in memory"], sub_crop=0.9, sub_size=12)
-    assert [view.shape[-1] for view in ours.base_views(ours.stand_in().views)] == [16, 16]
-    assert [view.shape[-1] for view in ours.sub_views(ours.stand_in().views)] == [12, 12]
-
-
 def test_parts_of_a_batch_and_gauges(sources):
-    ours = trainer(sources["in memory"], Machine("cpu", accumulate=2), sub_crop=0.9, sub_size=12)
+    ours = trainer(sources["in memory"], Machine("cpu", accumulate=2), sub_crop=0.9)
     _, *subs = ours.widths(5)
     seen = seen_in(ours, 5)
-    assert [view[0].shape for view in seen[subs[0]]] == [(4, 3, 12, 12)] * 2
+    assert [view[0].shape for view in seen[subs[0]]] == [(4, 3, 16, 16)] * 2
     gauges = Monitor(ours).measure()
     assert gauges[0.5]["spread"] > 0
-
-
-def test_what_does_not_fit_together(sources):
-    with pytest.raises(UserError, match="sub_size=20 must not exceed the size of the views, 16"):
-        recipe(sub_size=20)
-    with pytest.raises(UserError, match="sub_crop=0 must be a share"):
-        recipe(sub_crop=0)
-    vit = replace(recipe(sub_size=8), network=Network("vit_tiny", base=12, heads=1, depth=1, patch=4))
-    with pytest.raises(UserError, match="sees images of 16 pixels only: leave out `sub_size`"):
-        Trainer(vit, sources["in memory"], Fabric(accelerator="cpu"))
-
-
-def test_smaller_views_cost_less():
-    assert step_cost([1.0, 0.5], 1.0) == 4.75
-    assert step_cost([1.0, 0.5], 0.25) < step_cost([1.0, 0.5])

@@ -19,8 +19,9 @@ from us3l.system.errors import UserError
 from us3l.training.initial import open_pretrained, without_classifier
 from us3l.training.recipes import MINI, Network
 from us3l.training.run_config import config_of
-from us3l.training.teacher import OwnWay, open_teacher
-from us3l.training.trainer import Trainer, new_network, new_teacher
+from us3l.training.run_networks import new_network, new_networks, new_teacher
+from us3l.training.teacher import TeacherView, open_teacher
+from us3l.training.trainer import Trainer
 
 TINY: dict[str, Any] = {"images": 32, "batch_size": 16, "max_steps": 4, "calibration": 16, "size": 16, "min_width": 0.5}
 TINY |= {"calibrated_widths": (0.5,)}
@@ -62,7 +63,7 @@ def test_a_teacher_sees_the_views_in_its_own_way():
     recipe = replace(RECIPE, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), teacher="<Bright>")
     expected = normalise(pixels).mean(dim=(2, 3))  # ImageNet's, as nothing else is known of it
     torch.testing.assert_close(open_teacher(recipe, Bright())(views), expected, rtol=1e-5, atol=1e-5)
-    assert not isinstance(open_teacher(replace(RECIPE, teacher="<Bright>"), Bright()), OwnWay)
+    assert not isinstance(open_teacher(replace(RECIPE, teacher="<Bright>"), Bright()), TeacherView)
 
     sized = open_teacher(recipe, Sized())
     small = F.interpolate(pixels, (8, 8), mode="bilinear", antialias=True)
@@ -75,7 +76,7 @@ def test_a_teacher_sees_the_views_in_its_own_way():
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["resnet34", "convnext_tiny", "vit_b_16"])
 def test_networks_of_libraries_lose_their_last_layer(name):
-    """Networks that are none of ours, without memory: only shapes are looked at."""
+    """RunNetworks that are none of ours, without memory: only shapes are looked at."""
     with torch.device("meta"):
         network = without_classifier(torchvision.models.get_model(name)).eval()
         assert network(torch.zeros(2, 3, 224, 224)).shape == (2, {"resnet34": 512}.get(name, 768))
@@ -85,7 +86,7 @@ def test_a_timm_network_teaches_at_its_only_size(monkeypatch):
     network = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1)
     monkeypatch.setattr(timm, "create_model", lambda *_, pretrained: network if pretrained else None)
     teacher = open_teacher(replace(RECIPE, teacher="timm:vit_tiny_patch16_224"))
-    assert isinstance(teacher, OwnWay)
+    assert isinstance(teacher, TeacherView)
     assert teacher.size == 32
     assert teacher(torch.zeros(2, 3, 16, 16)).shape == (2, 192)
     assert network.head.out_features == 1000  # that of the library stays as it is
@@ -107,7 +108,20 @@ def test_a_file_and_the_source_itself_teach_the_same(weights):
 
     alone = new_network(replace(recipe, network=replace(recipe.network, individual=0.5)), source=source)
     for name, tensor in alone.full.named_parameters():  # begins with its part of the pretrained network
-        assert torch.equal(tensor, net._leading(0.5)[name]), name
+        assert torch.equal(tensor, net.shared_slices(0.5)[name]), name
+
+
+@torch.no_grad()
+def test_the_source_itself_teaches_at_the_size_that_is_asked_for(weights):
+    source, images = open_pretrained(weights), torch.randn(2, 3, 16, 16)
+    network = replace(RECIPE.network, backbone="mobilenet_v2", stem="imagenet")
+    recipe = replace(RECIPE, network=network, init="w", teacher_size=48)
+    taught = new_networks(recipe, source=source).pretrained_teacher
+    larger = F.interpolate(images, (48, 48), mode="bilinear", antialias=True)
+    usual = new_networks(replace(recipe, teacher_size=None), source=source).pretrained_teacher
+    assert torch.equal(taught(images), usual(larger))
+    resumed = new_networks(recipe).pretrained_teacher  # its weights come with the checkpoint
+    assert resumed.state_dict().keys() == taught.state_dict().keys()
 
 
 def test_a_run_that_imitates_its_source_resumes_without_it(tmp_path, monkeypatch):
@@ -129,7 +143,7 @@ def test_a_run_that_imitates_its_source_resumes_without_it(tmp_path, monkeypatch
     run = us3l.pretrain(out=tmp_path / "run", resume=True)
     ours, theirs = (load_checkpoint(each.checkpoints)[0]["learner"] for each in (run, whole))
     assert ours.keys() == theirs.keys()
-    assert any(name.startswith("expert.") for name in ours)
+    assert any(name.startswith("pretrained_teacher.") for name in ours)
     assert ours["a.weight"].shape == (64, 64)
     for name, tensor in ours.items():
         assert torch.equal(tensor, theirs[name]), name
@@ -186,6 +200,7 @@ def test_teachers_where_they_belong(weights, tmp_path, capsys):
 
     assert "say which: --teacher" in refused("--method", "imitate")
     assert "has no use for --teacher" in refused("--teacher", str(weights))
+    assert "has none: leave it out" in refused("--teacher-size", "24")
     assert "say which, --init" in refused("--teacher", "init", "--method", "imitate")
     save_file({"some.weight": torch.ones(2, 2)}, tmp_path / "other.safetensors")
     other = str(tmp_path / "other.safetensors")

@@ -1,4 +1,4 @@
-"""Sub-networks that are updated apart, with an optimiser's memory of their own (`sub_momentum`)."""
+"""One update per width: each is the optimiser's own step, and one whose gradients are not finite changes nothing."""
 
 import copy
 from dataclasses import replace
@@ -8,8 +8,6 @@ import torch
 from lightning_fabric import Fabric
 
 from us3l.data.sources import ImageSet, load
-from us3l.objective.spec import Objective
-from us3l.system.errors import UserError
 from us3l.training.recipes import MINI, Network, Optimiser
 from us3l.training.run_config import Machine
 from us3l.training.trainer import Trainer
@@ -17,9 +15,7 @@ from us3l.training.trainer import Trainer
 APART = replace(
     MINI,
     network=Network("vit_tiny", base=12, heads=1, depth=1, patch=4),
-    objective=replace(
-        MINI.objective, hidden=16, predictor=16, dim=8, max_first=False, update="per-width", sub_momentum=0.5
-    ),
+    objective=replace(MINI.objective, hidden=16, predictor=16, dim=8, max_first=False, update="per-width"),
     views=replace(MINI.views, size=8),
     batch_size=8,
     max_steps=6,
@@ -32,10 +28,9 @@ def images() -> ImageSet:
     return load("digits", "train", limit=32)
 
 
-def trainer(images, algorithm, machine=None, **objective) -> Trainer:
+def trainer(images, algorithm, machine=None) -> Trainer:
     optimiser = Optimiser(algorithm, lr={"sgd": 0.05, "lars": 5.0, "adamw": 0.01}[algorithm])
-    recipe = replace(APART, optimiser=optimiser, objective=replace(APART.objective, **objective))
-    return Trainer(recipe, images, Fabric(accelerator="cpu"), machine)
+    return Trainer(replace(APART, optimiser=optimiser), images, Fabric(accelerator="cpu"), machine)
 
 
 class Replayed:
@@ -59,53 +54,28 @@ class Replayed:
 
 
 @ALGORITHMS
-def test_each_step_is_that_of_its_own_memory(images, algorithm):
-    """Replay all gradients by formulas: base networks' steps with one memory, sub-networks' with another."""
+def test_each_width_has_a_step_of_its_own(images, algorithm):
+    """Replay all gradients by the optimisers' formulas, with one memory for all widths."""
     ours = trainer(images, algorithm)
     names = {parameter: name for name, parameter in ours.learner.named_parameters() if parameter.requires_grad}
     steps = []
-
-    def remember(apart):
-        return lambda *_: steps.append(
-            (apart, {names[p]: (p.detach().clone(), p.grad.clone()) for p in names if p.grad is not None})
-        )
-
-    ours.optimiser.optimizer.register_step_pre_hook(remember(False))  # after that of weight decay
-    ours.sub_optimiser.optimizer.register_step_pre_hook(remember(True))
-    replayed = {False: Replayed(algorithm, 0.9), True: Replayed(algorithm, 0.5)}
+    ours.optimiser.optimizer.register_step_pre_hook(  # after that of weight decay
+        lambda *_: steps.append({names[p]: (p.detach().clone(), p.grad.clone()) for p in names if p.grad is not None})
+    )
+    replayed = Replayed(algorithm, 0.9)
     for step in range(3):
         steps.clear()
-        assert len(ours.widths(step)) == 3
         lr = ours.learning_rate(step)
         ours.train_step()
-        assert [apart for apart, _ in steps] == [False, True, True]
-        weights = {name: before for _, found in reversed(steps) for name, (before, _) in found.items()}
-        for apart, found in steps:
-            for name, (before, gradient) in found.items():
+        assert len(steps) == len(ours.widths(step)) == 3
+        weights = {name: before for gradients in reversed(steps) for name, (before, _) in gradients.items()}
+        for gradients in steps:
+            for name, (before, gradient) in gradients.items():
                 torch.testing.assert_close(weights[name], before, rtol=1e-4, atol=1e-6)
-                weights[name] = replayed[apart].step(name, before, gradient, lr)
+                weights[name] = replayed.step(name, before, gradient, lr)
         for name, parameter in ours.learner.named_parameters():
             if name in weights:
                 torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-4, atol=1e-6)
-
-
-@ALGORITHMS
-def test_a_resumed_run_has_both_memories(images, algorithm):
-    whole, first, second = (trainer(images, algorithm) for _ in range(3))
-    for _ in range(4):
-        whole.train_step()
-    for _ in range(2):
-        first.train_step()
-    state = copy.deepcopy(first.state())
-    assert state["sub_optimiser"]["state"]
-    second.load_state(state)
-    for _ in range(2):
-        second.train_step()
-    for name, tensor in whole.state()["learner"].items():
-        assert torch.equal(tensor, second.state()["learner"][name]), name
-    del state["sub_optimiser"]
-    with pytest.raises(UserError, match="does not fit the run's config"):
-        second.load_state(state)
 
 
 @ALGORITHMS
@@ -121,16 +91,5 @@ def test_a_bad_step_of_a_sub_network_changes_nothing(images, algorithm, monkeypa
     monkeypatch.setattr(ours, "finite_gradients", sound)
     assert ours.train_step().left_out
     after = ours.state()
-    for part in ("learner", "optimiser", "sub_optimiser"):
+    for part in ("learner", "optimiser"):
         torch.testing.assert_close(after[part], seen[1][part], rtol=0, atol=0)
-
-
-def test_off_by_default(images):
-    """One optimiser, one memory, and nothing new in a checkpoint."""
-    ours = trainer(images, "sgd", sub_momentum=None)
-    assert ours.sub_optimiser is ours.optimiser
-    assert "sub_optimiser" not in ours.state()
-    with pytest.raises(UserError, match="needs update='per-width'"):
-        Objective(sub_momentum=0.5)
-    with pytest.raises(UserError, match="sub_momentum=1 must be at least 0 and below 1"):
-        Objective(sub_momentum=1, update="per-width")

@@ -20,7 +20,8 @@ from us3l.evaluation.features import embed
 from us3l.evaluation.frozen import evaluate_frozen
 from us3l.system.devices import Precision
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
-from us3l.training.trainer import Trainer, new_network
+from us3l.training.run_networks import new_network
+from us3l.training.trainer import Trainer
 
 STEPS, SIZE, CLASSES = 2, 16, 4
 WIDTHS = (1.0, 0.5)

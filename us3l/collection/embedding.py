@@ -10,23 +10,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from us3l.collection.shared_space import SpaceName, fit_missing
+from us3l.collection.collection_settings import CollectionSettings, EmbeddingSettings
+from us3l.collection.shared_space import fit_missing
 from us3l.collection.vectors import Embeddings, Portion, building, check_out, kind_of, read_embeddings
 from us3l.data.crops import Read, Squares, unreadable
 from us3l.data.loader import default_workers, read_ahead
 from us3l.data.preprocessing import Preprocessing
-from us3l.data.sources import Data, ImageSet, Split, find
+from us3l.data.sources import Data, ImageSet, find
 from us3l.data.streamed import ImageFiles
+from us3l.deploy.deployment_settings import PickSettings
 from us3l.deploy.evidence import calibrate_rest
 from us3l.deploy.picking import pick_width
 from us3l.evaluation.linear import Probe
 from us3l.run import Run
 from us3l.run.identity import source_of
-from us3l.runtime.backends import Backend, Forward
+from us3l.runtime.backends import Forward
 from us3l.runtime.networks import Files, Shared, Task
 from us3l.runtime.runtime import BATCH, Runtime
 from us3l.system.devices import Device, choose_device, moved
@@ -74,60 +76,36 @@ class Embedded:
 
 
 def embed_images(
-    model: Path,
-    data: Data,
-    width: Width | None = None,
-    latency_ms: float | None = None,
-    out: Path | None = None,
-    space: SpaceName = "own",
-    space_data: Data | None = None,
-    split: Literal["every", "train", "test"] = "every",
-    data_root: Path | None = None,
-    backend: Backend | Literal["auto"] = "auto",
-    device: Device = "auto",
-    threads: int | None = None,
-    int8: bool | None = None,
-    overwrite: bool = False,
-    progress: Progress = SILENT,
+    run: Run, data: Data, settings: EmbeddingSettings | None = None, progress: Progress = SILENT
 ) -> Embedded:
     """Embed every image of a source.
 
     The values are those of `Runtime.embed` for the same width and backend, to the bit: images are decoded in the same
-    way, and computed in the same batches.
+    way, and computed in the same batches. A file that was begun for the same network and images is continued. The map
+    to the shared space is fitted when a width first needs it, and kept in the run's folder.
 
     Args:
-        model: the folder of a run, of a model, or of a bundle.
-        data: images; see `us3l.data.sources.Data`.
-        width: of the network (default: the widest).
-        latency_ms: take the best width within that time per image: by the run's profile, as `pick` does; a bundle has
-            none, and is timed here.
-        out: the file to write, .parquet, .npz or .csv (default: none, the embeddings stay in memory). One that was
-            begun for the same network and images is gone on with.
-        space: "shared" gives embeddings that can be compared across widths: queries at 0.25x find what was embedded at
-            1x. The map that this takes is fitted when a width first needs it, and kept in the run's folder.
-        space_data: images to fit it on, without labels (default: those of the training).
-        split: which images, where the source has a training and a test part.
-        data_root: where named data sets lie.
-        backend: as for `Runtime`.
-        device: where PyTorch computes.
-        threads: as for `Runtime`.
-        int8: as for `Runtime`.
-        overwrite: start again, and replace a file of that name.
-        progress: told how far it is, and which images are damaged.
+        run: A run, the folder of a model or of a bundle, or a network in memory.
+        data: Images; see `us3l.data.sources.Data`.
+        settings: Which network, and what computes it.
+        progress: Told how far it is, and which images are damaged.
     """
+    settings = settings or EmbeddingSettings()
+    out, overwrite = None if settings.out is None else Path(settings.out), settings.overwrite
     if out is not None:
         kind_of(out)
-    runtime = Runtime(model, backend, threads, int8, space=space)
-    chosen = choose_width(runtime, model, width, latency_ms, progress)
-    if space == "shared" and isinstance(runtime.networks, Shared):
-        fit_missing(Run(model), runtime.networks.net, [chosen], space_data, progress)
-    files = files_of(data, split, data_root, progress)
-    about = described(runtime, model, chosen, files, data)
+    runtime = runtime_of(run, settings, space=settings.space)
+    chosen = choose_width(runtime, run, settings, progress)
+    if settings.space == "shared" and isinstance(runtime.networks, Shared):
+        maps = fit_missing(run, runtime.networks.net, [chosen], settings.space_data, progress)
+        runtime.networks.maps.update(maps)
+    files = files_of(data, settings, progress)
+    about = described(runtime, run, chosen, files, data)
     if out is not None and check_out(out, about, overwrite):
         progress.say(f"{out} is finished: it holds these embeddings already")
         return Embedded(chosen, len(files), [], out, 0.0, 0)
     started = time.monotonic()
-    with on_device(runtime, device), stop_requests(progress.say) as asked_to_stop:
+    with on_device(runtime, settings.device), stop_requests(progress.say) as asked_to_stop:
         afterwards = "" if out is None else ": the same call goes on with its file"
         forward = runtime.networks.run(chosen, "features")
         job = EmbeddingJob(files, forward, runtime.networks.preprocessing, asked_to_stop, afterwards)
@@ -214,51 +192,50 @@ class EmbeddingJob:
         return bool(self.files.source.classes) and bool((self.files.source.labels[self.files.chosen] >= 0).any())
 
 
+def runtime_of(run: Run, settings: CollectionSettings, **more: Any) -> Runtime:
+    """Return what runs the networks of a run, of a bundle's folder, or of a network in memory."""
+    model = run.folder if run.saved else run.network
+    return Runtime(model, settings.backend, settings.threads, settings.int8, **more)
+
+
 def choose_width(
-    runtime: Runtime,
-    model: Path,
-    width: Width | None,
-    latency_ms: float | None,
-    progress: Progress,
-    task: Task = "features",
+    runtime: Runtime, run: Run, settings: CollectionSettings, progress: Progress, task: Task = "features"
 ) -> Width:
-    """The width that was asked for, or the best within a time, or the widest that there is for a task."""
-    if width is not None and latency_ms is not None:
-        raise UserError("give `width` or `latency_ms`, not both")
+    """Return the width that was asked for, or the best within a time, or the widest that there is for a task."""
+    latency_ms = settings.latency_ms
     if task not in runtime.gives:
         raise UserError(runtime.networks.why_not(task))
     if latency_ms is not None and isinstance(runtime.networks, Files):
         width = runtime.width_within(latency_ms, task=task)
         progress.say(f"{width:g}x: the widest within {latency_ms:g} ms per image, as timed now")
     elif latency_ms is not None:
-        picked = pick_width(Run(model), latency_ms=latency_ms)
+        picked = pick_width(run, PickSettings(latency_ms=latency_ms))
         if not picked.fits:
             raise UserError(f"{picked.title}: allow more time")
         progress.say(picked.title)
         width = picked.width
-    elif width is None:
-        width = runtime.networks.widths(task)[-1]
+    else:
+        width = runtime.networks.widths(task)[-1] if settings.width is None else Width(settings.width)
     if isinstance(runtime.networks, Shared):
         width = runtime.networks.net.check(width)
-        calibrate_rest(Run(model), runtime.networks.net, [width], None, progress)
+        calibrate_rest(run, runtime.networks.net, [width], None, progress)
     return width
 
 
-def files_of(data: Data, split: Split, root: Path | None, progress: Progress) -> ImageFiles:
-    """The images, still to be decoded."""
-    if isinstance(data, ImageSet):
-        return find(data.images, split, None, root, progress)
-    return find(data, split, None, root, progress)
+def files_of(data: Data, settings: CollectionSettings, progress: Progress) -> ImageFiles:
+    """Return the images, still to be decoded."""
+    images = data.images if isinstance(data, ImageSet) else data
+    return find(images, settings.split, None, settings.data_root, progress)
 
 
-def described(runtime: Runtime, model: Path, width: Width, files: ImageFiles, data: Data) -> dict[str, Any]:
+def described(runtime: Runtime, run: Run, width: Width, files: ImageFiles, data: Data) -> dict[str, Any]:
     """What makes embeddings these and no others."""
     networks, network = runtime.networks, dict[str, Any]()
     if isinstance(networks, Files):
         entry = networks.entries["features"][width]
         network = {"backend": networks.backend, "files": entry.files}
     else:
-        weights = Run(model).weights
+        weights = run.weights
         network = {"backend": "torch", "weights": weights.weights, "statistics": weights.statistics.get(f"{width:g}")}
         if isinstance(networks, Shared) and networks.space == "shared":
             placed = networks.map(width)

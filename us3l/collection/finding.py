@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from us3l.collection.collection_settings import EmbeddingSettings, FindSettings
 from us3l.collection.embedding import embed_images
-from us3l.collection.neighbours import Engine, groups_of, near_duplicates, nearest
+from us3l.collection.neighbours import groups_of, near_duplicates, nearest
 from us3l.collection.vectors import WRITERS, Embeddings, read_embeddings
 from us3l.data.sources import Data
 from us3l.run import Run
@@ -49,31 +50,26 @@ def find_images(
     index: Path,
     query: Data | None = None,
     run: Run | None = None,
-    width: Width | None = None,
-    count: int = 10,
-    at_least: float = 0.98,
-    engine: Engine = "auto",
+    settings: FindSettings | None = None,
     progress: Progress = SILENT,
 ) -> Finding:
     """Search a file of embeddings.
 
     Args:
-        index: the file that `us3l embed` wrote.
-        query: images, or another file of embeddings (default: none, near-duplicates in the collection are found).
-        run: the run or bundle that the file was made with; needed where queries are images.
-        width: of the network that embeds the queries (default: that of the file). Another than the file's needs a file
-            of the shared space.
-        count: images to find for each query.
-        at_least: cosine from which on two images of the collection are near-duplicates.
-        engine: what searches: "numpy", "faiss", or "auto".
-        progress: told how far it is.
+        index: The file that `us3l embed` wrote.
+        query: Images, or another file of embeddings (default: none, near-duplicates in the collection are found).
+        run: The run or bundle that the file was made with; needed where queries are images.
+        settings: What is found, and how.
+        progress: Told how far it is.
     """
+    settings = settings or FindSettings()
     gallery = read_embeddings(index)
     source = (gallery.about or {}).get("data", {}).get("source")
     if query is None:
-        return duplicates(gallery, at_least, source)
+        return duplicates(gallery, settings.at_least, source)
+    width = None if settings.width is None else Width(settings.width)
     asked, query_source = query_embeddings(gallery, index, query, run, width, progress)
-    places, cosines = nearest(gallery.values, asked.values, count, engine)
+    places, cosines = nearest(gallery.values, asked.values, settings.count, settings.engine)
     matches = [
         [(int(place), float(cosine)) for place, cosine in zip(*row, strict=True)]
         for row in zip(places, cosines, strict=True)
@@ -118,10 +114,8 @@ def query_embeddings(
         )
     network = about["network"]
     chosen = about["width"] if width is None else width
-    backend = network["backend"]
-    embedded = embed_images(
-        run.folder, query, chosen, backend=backend, space="shared" if shared else "own", progress=progress
-    )
+    settings = EmbeddingSettings(width=chosen, backend=network["backend"], space="shared" if shared else "own")
+    embedded = embed_images(run, query, settings, progress)
     check_comparable(gallery, embedded.embeddings, index, run.folder)
     return embedded.embeddings, str(query) if isinstance(query, str | Path) else None
 

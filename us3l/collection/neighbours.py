@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Literal
 
 import numpy as np
 
+from us3l.collection.collection_settings import Engine
 from us3l.system.errors import UserError
 from us3l.system.optional import need
 
-Engine = Literal["auto", "numpy", "faiss"]
 BLOCK = 2**22
 """Similarities that are held at a time."""
 LARGE = 50_000

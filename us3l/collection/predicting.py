@@ -6,20 +6,19 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from us3l.collection.embedding import EmbeddingJob, choose_width, files_of, on_device
+from us3l.collection.collection_settings import PredictionSettings
+from us3l.collection.embedding import EmbeddingJob, choose_width, files_of, on_device, runtime_of
 from us3l.collection.vectors import plain_text
 from us3l.data.crops import unreadable
 from us3l.data.sources import Data
 from us3l.data.streamed import ImageFiles
 from us3l.evaluation.confidence import Confidence, confidence
-from us3l.runtime.backends import Backend
-from us3l.runtime.runtime import Runtime
-from us3l.system.devices import Device
+from us3l.run import Run
 from us3l.system.errors import UserError
 from us3l.system.files import replacing
 from us3l.system.progress import SILENT, Progress
@@ -76,58 +75,31 @@ class Predicted:
 
 
 def predict_images(
-    model: Path,
-    data: Data,
-    width: Width | None = None,
-    latency_ms: float | None = None,
-    threshold: float = 0.0,
-    head: str | None = None,
-    out: Path | None = None,
-    coverage: bool = False,
-    split: Literal["every", "train", "test"] = "every",
-    data_root: Path | None = None,
-    backend: Backend | Literal["auto"] = "auto",
-    device: Device = "auto",
-    threads: int | None = None,
-    int8: bool | None = None,
-    overwrite: bool = False,
-    progress: Progress = SILENT,
+    run: Run, data: Data, settings: PredictionSettings | None = None, progress: Progress = SILENT
 ) -> Predicted:
     """Classify every image of a source with the classifier that `us3l evaluate` learned.
 
     Args:
-        model: the folder of a run that was evaluated, or of a bundle with classifiers.
-        data: images; see `us3l.data.sources.Data`.
-        width: of the network (default: the widest that has a classifier).
-        latency_ms: take the best width within that time per image, as for `us3l.embed`.
-        threshold: the probability below which it abstains, from 0 to 1.
-        head: the classifier, by the name of the data it was learned on, if there are several.
-        out: a csv file to write (default: none).
-        coverage: also measure accuracy against coverage at every width that has a classifier; needs labels.
-        split: which images, where the source has a training and a test part.
-        data_root: where named data sets lie.
-        backend: as for `Runtime`.
-        device: where PyTorch computes.
-        threads: as for `Runtime`.
-        int8: as for `Runtime`.
-        overwrite: replace a file of that name.
-        progress: told how far it is.
+        run: A run that was evaluated, or the folder of a bundle with classifiers.
+        data: Images; see `us3l.data.sources.Data`.
+        settings: Which network and classifier, and what computes them.
+        progress: Told how far it is.
     """
-    if not 0 <= threshold <= 1:
-        raise UserError(f"threshold={threshold:g} is not a probability: it is from 0 to 1")
+    settings = settings or PredictionSettings()
+    out, coverage = None if settings.out is None else Path(settings.out), settings.coverage
     if out is not None and out.suffix.lower() != ".csv":
         raise UserError(f"{out}: predictions are written as .csv")
-    if out is not None and out.exists() and not overwrite:
+    if out is not None and out.exists() and not settings.overwrite:
         raise UserError(f"{out} already exists: choose another `out`, or replace it with `overwrite`")
-    runtime = Runtime(model, backend, threads, int8, head)
-    chosen = choose_width(runtime, model, width, latency_ms, progress, "classes")
-    files = files_of(data, split, data_root, progress)
+    runtime = runtime_of(run, settings, head=settings.head)
+    chosen = choose_width(runtime, run, settings, progress, "classes")
+    files = files_of(data, settings, progress)
     codes = label_codes(files, runtime.networks.classes) if coverage else None
     found: dict[Width, _Logits] = {}
     measured: dict[Width, Confidence] = {}
     widths = dict.fromkeys([chosen, *(runtime.networks.widths("classes") if coverage else ())])
     counting = progress.counting("classifying", len(files) * len(widths))
-    with on_device(runtime, device), counting as count, stop_requests(progress.say) as asked_to_stop:
+    with on_device(runtime, settings.device), counting as count, stop_requests(progress.say) as asked_to_stop:
         for one in widths:
             forward = runtime.networks.run(one, "classes")
             job = EmbeddingJob(files, forward, runtime.networks.preprocessing, asked_to_stop)
@@ -139,7 +111,7 @@ def predict_images(
     predicted = Predicted(
         chosen,
         runtime.networks.classes,
-        threshold,
+        settings.threshold,
         result.files,
         result.best.numpy(),
         result.indices.numpy(),

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 from us3l.costs import feature_count
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import Data, open_images
+from us3l.deploy.deployment_settings import SpaceName as SpaceName
 from us3l.deploy.evaluated import Head
 from us3l.deploy.evidence import MEMORY, calibrate_rest
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import IMAGES, fit_space, images_to_fit
 from us3l.run import Run
+from us3l.run.probes import Linear
 from us3l.run.spaces import keep_space, read_space
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
 from us3l.width import FULL, Width
 
-SpaceName = Literal["own", "shared"]
-"""Whose coordinates embeddings have: each width's own features, or one space for all widths."""
-
 
 def shared_maps(run: Run, net: Slimmable) -> dict[Width, Head]:
     """The maps that a run has, by canonical width."""
     space = read_space(run)
-    if space is None:
-        return {}
-    found = {}
-    for width, (weight, bias) in space.linear.items():
+    return {} if space is None else as_heads(net, space.linear, space.data)
+
+
+def as_heads(net: Slimmable, linear: Mapping[Width, Linear], data: str) -> dict[Width, Head]:
+    """Return maps that were fitted on some data as heads, by canonical width."""
+    heads = {}
+    for width, (weight, bias) in linear.items():
         alone = weight.shape[1] == feature_count(net.skeleton(width), Preprocessing.of(net).size)
         beside = None if alone else net.canonical(net.min_width)
-        found[net.canonical(width)] = Head(Probe(weight, bias), None, space.data, beside=beside)
-    return found
+        heads[net.canonical(width)] = Head(Probe(weight, bias), None, data, beside=beside)
+    return heads
 
 
 def fit_missing(
@@ -65,8 +66,10 @@ def fit_missing(
         full = known[net.canonical(1.0)].probe if net.canonical(1.0) in known else None
         with progress.counting("embedding", images_to_fit(net, images, missing)) as count:
             maps = fit_space(net, images, missing, count.more, full)
-        keep_space(run, {width: (probe.weight.cpu(), probe.bias.cpu()) for width, probe in maps.items()}, images.name)
-        known = shared_maps(run, net)
+        linear = {width: (probe.weight.cpu(), probe.bias.cpu()) for width, probe in maps.items()}
+        if run.saved:
+            keep_space(run, linear, images.name)
+        known = shared_maps(run, net) if run.saved else known | as_heads(net, linear, images.name)
     found = {width: known[width] for width in wanted}
     beside = [head.beside for head in found.values() if head.beside is not None]
     calibrate_rest(run, net, beside, data if isinstance(data, str) else None, progress)

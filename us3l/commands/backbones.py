@@ -1,15 +1,20 @@
-"""`us3l backbones`"""
+"""`us3l backbones`: the available networks, and what they cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from us3l.commands.parse import parse
+from us3l.commands.command import Command, command
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from us3l.commands.screen import CommandScreen
 
 
 @dataclass(frozen=True)
-class Backbones:
+class Backbones(Command):
     """List the networks that us3l makes slimmable, and what they cost at some widths.
 
     MACs are multiply-accumulates of convolutions, linear layers and attention for one image; "with norms" also counts
@@ -31,9 +36,13 @@ class Backbones:
     """Widths to show."""
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(Backbones, "backbones", arguments)
+@command(Backbones)
+def backbones(settings: Backbones) -> Table:
+    """List the networks, and what they cost at some widths."""
     from us3l.reporting.listings import backbones_table
-    from us3l.system.console import Console
 
-    Console().print(backbones_table(**vars(command)))
+    return backbones_table(settings.size, settings.stem, settings.classes, settings.widths)
+
+
+def main(settings: Backbones, screen: CommandScreen) -> None:
+    screen.console.print(backbones.with_settings(settings))

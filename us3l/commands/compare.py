@@ -1,17 +1,26 @@
-"""`us3l compare`"""
+"""`us3l compare`: several runs side by side."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from us3l.commands.parse import RunArguments, parse
+from us3l.commands.command import Command, settings_of, signed_by
+from us3l.setting_types import SomePaths, SomeRuns, several
 from us3l.system.errors import UserError
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from us3l.commands.names import CompareNames
+    from us3l.commands.screen import CommandScreen
+    from us3l.evaluation.comparing import Comparison
+    from us3l.setting_types import AnyRun
 
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(Command):
     """Compare evaluated runs: accuracy at each width, and the difference from the first run.
 
     Runs that differ only in their seed share one column, with mean and standard deviation. The command reads what
@@ -23,36 +32,52 @@ class Compare:
       us3l compare runs/us3l runs/us-simsiam --metric knn
     """
 
-    runs: RunArguments
+    runs: SomeRuns
     """Folders of evaluated runs."""
+    _: KW_ONLY
     data: str | None = None
     """The evaluation to compare, by its name in eval/ (default: the one that all runs have; if there are several, that
     of the fast protocol)."""
     metric: Literal["linear", "knn", "finetuned"] | None = None
     """Which accuracy (default: the first of these that all runs have)."""
-    out: tuple[Path, ...] = ()
+    out: SomePaths = ()
     """Files to write: .csv, .json, .png or .svg."""
     overwrite: bool = False
     """Replace files of the same name."""
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(Compare, "compare", arguments)
+def compared(settings: Compare) -> Comparison:
+    """Do the work of `compare`."""
+    from us3l.evaluation.comparing import compare_runs
     from us3l.reporting.comparison import check_free, write_comparison
-    from us3l.reporting.tables import comparison_table
-    from us3l.system.console import Console
-    from us3l.verbs import compare
 
-    if not command.runs:
-        raise UserError("say which runs to compare: us3l compare RUN RUN ...")
-    check_free(command.out, command.overwrite)
-    comparison = compare(*command.runs, data=command.data, metric=command.metric)
-    for path in command.out:
+    if not settings.runs:
+        raise UserError("say which runs to compare: `us3l.compare(RUN, RUN)`")
+    files = [Path(path) for path in several(settings.out)]
+    check_free(files, settings.overwrite)
+    comparison = compare_runs(settings.runs, settings.data, settings.metric)
+    for path in files:
         write_comparison(path, comparison)
-    console = Console()
-    console.say(comparison.title)
-    console.print(comparison_table(comparison))
+    return comparison
+
+
+@signed_by(Compare, compared)
+def compare(*runs: AnyRun, **settings: Unpack[CompareNames]) -> Comparison:
+    """Compare evaluated runs at each width; runs that differ only in their seed are one column.
+
+    Returns:
+        The comparison with the first run; `rows` has a dictionary per width.
+    """
+    return compared(settings_of(Compare, (runs,), settings))
+
+
+def main(settings: Compare, screen: CommandScreen) -> None:
+    from us3l.reporting.tables import comparison_table
+
+    comparison = compared(settings)
+    screen.say(comparison.title)
+    screen.console.print(comparison_table(comparison))
     for difference in comparison.differences:
-        console.say(f"take care: {difference}", style="yellow")
-    for path in command.out:
-        console.say(f"written: {path}")
+        screen.say(f"take care: {difference}", style="yellow")
+    for path in several(settings.out):
+        screen.say(f"written: {path}")

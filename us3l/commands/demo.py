@@ -1,16 +1,20 @@
-"""`us3l demo`"""
+"""`us3l demo`: the whole journey on a built-in data set."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from shlex import quote
+from typing import TYPE_CHECKING
 
-from us3l.commands.parse import parse, program
+from us3l.commands.command import Command, command
+from us3l.setting_types import AnyPath
+
+if TYPE_CHECKING:
+    from us3l.commands.screen import CommandScreen
+    from us3l.run import Run
 
 
 @dataclass(frozen=True)
-class Demo:
+class Demo(Command):
     """The whole journey on real handwritten digits: pre-train once without labels, evaluate at nine widths.
 
     examples:
@@ -18,20 +22,29 @@ class Demo:
       us3l demo --out somewhere
     """
 
-    out: Path | None = None
+    out: AnyPath | None = None
     """The run's folder (default: runs/demo, or the next free name)."""
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(Demo, "demo", arguments)
-    from us3l.commands import evaluate, report
-    from us3l.commands.screen import CommandScreen
-    from us3l.system.files import unused_path
-    from us3l.verbs import pretrain
+@command(Demo)
+def demo(settings: Demo) -> Run:
+    """Pre-train on digits, and return the run."""
+    from pathlib import Path
 
-    screen = CommandScreen()
-    run = pretrain("digits", command.out or unused_path(Path("runs/demo")), progress=screen)
-    evaluate.main([str(run.folder)])
+    from us3l.commands.pretrain import pretrain
+    from us3l.system.files import unused_path
+
+    return pretrain("digits", settings.out or unused_path(Path("runs/demo")), progress=settings.progress)
+
+
+def main(settings: Demo, screen: CommandScreen) -> None:
+    from shlex import quote
+
+    from us3l.commands import evaluate, report
+    from us3l.commands.screen import program
+
+    run = demo.with_settings(settings)
+    evaluate.main(evaluate.Evaluate(run, progress=screen), screen)
     report.after(run.folder)
     us3l, name = program(), quote(str(run.folder))
     screen.say(

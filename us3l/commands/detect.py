@@ -1,22 +1,22 @@
-"""`us3l detect`"""
+"""`us3l detect`: detection and instance segmentation on a sub-network."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
-from us3l.commands.parse import RunArgument, parse
+from us3l.commands.command import ModelCommand, NamedData, command
 from us3l.detection.schedule import DetectionSettings
-from us3l.width import Width
+from us3l.setting_types import AnyPath, OneWidth
 
 if TYPE_CHECKING:
     from us3l.commands.screen import CommandScreen
     from us3l.detection.objects import Detected
+    from us3l.run.detections import DetectionRecord
 
 
 @dataclass(frozen=True)
-class Detect:
+class Detect(DetectionSettings, NamedData, ModelCommand):
     """Detection and instance segmentation: Faster or Mask R-CNN with a feature pyramid, trained on one width.
 
     DATA is `voc` or `coco`, or a folder in the layout of either. The results are printed as a table and written to the
@@ -28,39 +28,58 @@ class Detect:
       us3l detect runs/photos --data my-boxes/ --width 0.25 --steps 500 --batch 4 --image-size 128 --channels 32 --floor
     """
 
-    run: RunArgument
-    """A run's folder, or a model's."""
-    data: str
+    data: AnyPath
     """Images with boxes: voc, coco or a folder."""
-    width: Width
+    width: OneWidth
     """The sub-network's width."""
-    data_root: Path | None = None
-    """Folder that holds voc and coco (default: the environment variable US3L_DATA, else ./data)."""
-    out: Path | None = None
+    _: KW_ONLY
+    out: AnyPath | None = None
     """Folder for the results (default: detect/ in the run's folder)."""
     resume: bool = False
     """Continue a training that was stopped; give the same settings again."""
     overwrite: bool = False
     """Replace earlier results of this data and width."""
-    settings: DetectionSettings = field(default_factory=DetectionSettings)
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(Detect, "detect", arguments)
-    from us3l.commands.screen import CommandScreen
+@command(Detect)
+def detect(settings: Detect) -> DetectionRecord:
+    """Train Faster or Mask R-CNN on the network of one width, and test it on images with boxes.
+
+    Returns:
+        The record that was kept; `rows` has a dictionary per class, that of all classes first.
+    """
+    return detected(settings).record
+
+
+def detected(settings: Detect) -> Detected:
+    """Return the results of a detector with what is needed to show them."""
     from us3l.detection.objects import detect_objects
-    from us3l.run import Run
+    from us3l.run.unsaved import check_out, run_of
+    from us3l.system.progress import progress_of
+    from us3l.width import Width
 
-    screen = CommandScreen()
-    show(screen, detect_objects(**vars(command) | {"run": Run(command.run)}, progress=screen))
+    run = run_of(settings.run)
+    check_out(run, settings.out)
+    return detect_objects(
+        run,
+        str(settings.data),
+        Width(settings.width),
+        settings,
+        data_root=settings.data_root,
+        out=settings.out,
+        resume=settings.resume,
+        overwrite=settings.overwrite,
+        progress=progress_of(settings.progress),
+    )
 
 
-def show(screen: CommandScreen, detected: Detected) -> None:
+def main(settings: Detect, screen: CommandScreen) -> None:
     from us3l.reporting.detections import detections_figure, detections_table
     from us3l.run.detections import ended
 
-    record, stem = detected.record, detected.stem
-    title = f"{detected.findings.scenes.name}: {record.width:g}x, {len(record.losses)} steps"
-    detections_figure(detected.findings, ended(stem, ".png"), title)
-    screen.console.print(detections_table(detected.findings, detected.untrained))
+    results = detected(settings)
+    record, stem = results.record, results.stem
+    title = f"{results.findings.scenes.name}: {record.width:g}x, {len(record.losses)} steps"
+    detections_figure(results.findings, ended(stem, ".png"), title)
+    screen.console.print(detections_table(results.findings, results.untrained))
     screen.say(f"written: {stem}.json, .png, -detections.json and .pt")

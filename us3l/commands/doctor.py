@@ -1,22 +1,22 @@
-"""`us3l doctor`"""
+"""`us3l doctor`: does this machine compute correctly, and what does it have."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from us3l.commands.parse import parse
+from us3l.commands.command import Command, command
+from us3l.setting_types import AnyPath
 from us3l.system.devices import Device
 
 if TYPE_CHECKING:
     from us3l.checkup.examination import Checkup
+    from us3l.commands.screen import CommandScreen
 
 
 @dataclass(frozen=True)
-class Doctor:
+class Doctor(Command):
     """Check that this machine computes correctly, and list what it has. It takes a few seconds.
 
     A training step and an evaluation on the device are compared with the CPU in double precision. The exit code is 1 if
@@ -28,22 +28,43 @@ class Doctor:
       us3l doctor --device cpu --out cpu.json
     """
 
-    out: Path = Path("us3l-doctor.json")
+    out: AnyPath | None = None
     """The file; that of an earlier checkup is replaced."""
-    device: Annotated[Device, tyro.conf.arg(metavar="DEV")] = "auto"
-    """Device to check: cpu, cuda or mps; auto is a CUDA device, else Apple's MPS, else the CPU."""
+    _: KW_ONLY
+    device: Device = "auto"
+    """Device to check; auto is a CUDA device, else Apple's MPS, else the CPU."""
 
 
-def main(arguments: list[str]) -> int:
-    command = parse(Doctor, "doctor", arguments)
-    from us3l.commands.screen import CommandScreen
-    from us3l.verbs import doctor
+@dataclass(frozen=True)
+class DoctorLine(Doctor):
+    __doc__ = Doctor.__doc__
 
-    screen = CommandScreen()
-    checkup = doctor(command.out, device=command.device, progress=screen)
+    out: AnyPath | None = Path("us3l-doctor.json")
+
+
+@command(Doctor, line=DoctorLine)
+def doctor(settings: Doctor) -> Checkup:
+    """List what this machine has, and check that its device computes what the CPU computes.
+
+    Returns:
+        The checkup: `passed`, `inventory`, `checks`; `rows` has a dictionary per check.
+    """
+    from us3l.checkup.examination import check_replaceable, examine, write_checkup
+    from us3l.system.progress import progress_of
+
+    if settings.out is not None:
+        check_replaceable(Path(settings.out))
+    checkup = examine(settings.device, progress_of(settings.progress))
+    if settings.out is not None:
+        write_checkup(Path(settings.out), checkup)
+    return checkup
+
+
+def main(settings: DoctorLine, screen: CommandScreen) -> int:
+    checkup = doctor.with_settings(settings)
     for line in lines(checkup):
         screen.say(line)
-    screen.say(f"\nwritten: {command.out}")
+    screen.say(f"\nwritten: {settings.out}")
     return 0 if checkup.passed else 1
 
 

@@ -1,18 +1,20 @@
-"""`us3l download`"""
+"""`us3l download`: known data sets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from us3l.commands.command import NamedData, command
+from us3l.setting_types import Positional
 
-from us3l.commands.parse import parse
+if TYPE_CHECKING:
+    from us3l.commands.screen import CommandScreen
 
 
 @dataclass(frozen=True)
-class Download:
+class Download(NamedData):
     """Download data sets by name with torchvision, which verifies their checksums.
 
     NAME is cifar10, cifar100, flowers102, pets, dtd or voc. `imagenet` unpacks the archives that you have put into
@@ -23,17 +25,20 @@ class Download:
       us3l download flowers102 pets dtd --data-root /data
     """
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    names: Annotated[tuple[str, ...], Positional("NAME")]
     """Data sets to fetch."""
-    data_root: Path | None = None
-    """Folder to put them into (default: the environment variable US3L_DATA, else ./data)."""
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(Download, "download", arguments)
-    from us3l.data.datasets import download, open_named
-    from us3l.system.console import Console
+@command(Download)
+def download(settings: Download) -> dict[str, Path]:
+    """Download data sets by name, and return the folder of each."""
+    from us3l.data import datasets
 
-    for name in command.names:
-        folder = download(name, command.data_root)
-        Console().say(f"{folder}: {len(open_named(name, command.data_root)):,} images")
+    return {name: datasets.download(name, settings.data_root) for name in settings.names}
+
+
+def main(settings: Download, screen: CommandScreen) -> None:
+    from us3l.data.datasets import open_named
+
+    for name, folder in download.with_settings(settings).items():
+        screen.say(f"{folder}: {len(open_named(name, settings.data_root)):,} images")

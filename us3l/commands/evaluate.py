@@ -1,23 +1,31 @@
-"""`us3l evaluate`"""
+"""`us3l evaluate`: how good the widths are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from us3l.commands.parse import RunArgument, parse
+from us3l.commands.command import NamedData, WeightsOf, command
 from us3l.evaluation.settings import EvaluationSettings
-from us3l.run.folder import Product
+from us3l.setting_types import PYTHON_ONLY, Data
+from us3l.system.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from us3l.commands.screen import CommandScreen
+    from us3l.data.images import Images
+    from us3l.data.splits import Split
+    from us3l.evaluation.jobs import Job
     from us3l.run import Run
     from us3l.run.evaluations import EvaluationRecord
+    from us3l.slimmable import Slimmable
+    from us3l.system.progress import Progress
+    from us3l.width import Width
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(EvaluationSettings, NamedData, WeightsOf):
     """Measure accuracy at each width on labelled images, or quality on images without labels.
 
     The protocol "fast" is weighted kNN and an exact linear probe on frozen features, compared with the untrained
@@ -41,12 +49,11 @@ class Evaluate:
       us3l evaluate runs/photos --data more-photos/ --widths 1 0.25
     """
 
-    run: RunArgument
-    """A run's folder, or a model's."""
-    data: str | None = None
+    data: Data | None = None
     """Images to evaluate on (default: those that the run was trained on)."""
-    data_root: Path | None = None
-    """Folder that holds named data sets (default: the environment variable US3L_DATA, else ./data)."""
+    _: KW_ONLY
+    test_data: Annotated[Data | None, PYTHON_ONLY] = None
+    """Images to test on (default: the test part of `data`, a fifth of it if there is none)."""
     train_images: int | None = None
     """Learn from only this many labelled images (default: all, or the number that the run itself used)."""
     test_images: int | None = None
@@ -54,36 +61,128 @@ class Evaluate:
     stream: bool = False
     """Decode images as they are needed, even if they would fit into memory."""
     memory_gib: float = 4.0
-    """Memory for decoded images; larger sets are read as with --stream."""
-    weights: Product | None = None
-    """Which weights to evaluate: "student" for the trained network's, "teacher" for those of its momentum teacher
-    (default: those of the run's model). The others have a folder of their own, such as RUN/teacher, with
-    their results; if need be it is made from the last checkpoint."""
+    """Memory for decoded images; larger sets are read as with `stream`."""
     retrieval: bool = False
     """Also measure how well queries of each width find images of their class in a gallery of each other width."""
     name: str | None = None
     """Name of the result, eval/NAME.json (default: the data's name, followed by the protocol unless it is fast)."""
     overwrite: bool = False
     """Replace an earlier result of that name. Otherwise widths are added to it, if the settings are the same."""
-    settings: EvaluationSettings = field(default_factory=EvaluationSettings)
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(Evaluate, "evaluate", arguments)
+@command(Evaluate)
+def evaluate(settings: Evaluate) -> EvaluationRecord:
+    """Measure accuracy at each width on labelled images, or quality on images without labels.
+
+    Of a network in memory nothing is written.
+
+    Returns:
+        The record that was kept; `rows` has a dictionary per width.
+    """
+    from us3l.data.sources import tell_damaged
+    from us3l.evaluation.jobs import Job
+    from us3l.evaluation.tasks import check_labels
+    from us3l.run.cards import write_card
+    from us3l.run.classifiers import read_classifier
+    from us3l.run.identity import name_of
+    from us3l.system.progress import progress_of
+
+    progress = progress_of(settings.progress)
+    run = settings.model(progress)
+    train, test, data = opened(settings, run, run.network, progress)
+    classifier = None
+    if settings.protocol == "classifier":
+        if not run.saved:
+            raise UserError("a network has no classifier of its own: the protocol 'classifier' is for runs")
+        classifier = read_classifier(run)
+    job = Job(run.network, train, test, settings, name_of(data), classifier)
+    if settings.retrieval:
+        check_labels(train, test)
+        if not run.saved:
+            raise UserError("a network in memory has no place for the results: `retrieval` is for runs")
+    if run.saved:
+        job.check(run, settings.name, settings.overwrite)
+    evaluation = job.run(progress)
+    tell_damaged(progress, name_of(data), evaluation.damaged)
+    if not run.saved:
+        return job.recorded(evaluation)
+    record = job.keep(run, evaluation, settings.name, settings.overwrite)
+    write_card(run)
+    if settings.retrieval:
+        measure_retrieval(run, job, record.name, data, progress)
+    return record
+
+
+def opened(settings: Evaluate, run: Run, net: Slimmable, progress: Progress) -> tuple[Images, Images, Data]:
+    """Return the images to learn from, those to test on, and what they were opened from."""
+    from us3l.data.preprocessing import Preprocessing
+    from us3l.data.sources import open_images
+    from us3l.training.run_config import config_of
+
+    data, train_images = settings.data, settings.train_images
+    if data is None:
+        if not run.origin.started:
+            raise UserError("say which labelled images to use (`data`)")
+        config = config_of(run.origin)
+        data, train_images = config.source, train_images or config.recipe.images
+    side, memory = Preprocessing.of(net).resize, int(settings.memory_gib * 2**30)
+    how: dict[str, Any] = {
+        "root": settings.data_root, "stream": settings.stream, "memory": memory, "progress": progress, "labelled": True
+    }  # fmt: skip
+    tested: Data = data
+    splits: tuple[Split, Split] = ("train", "test")
+    if settings.split == "validation":
+        if settings.test_data is not None:
+            raise UserError("`test_data` are images to test on: leave out split='validation'")
+        tell_learned(run, progress)
+        splits = ("learn", "validation")
+    elif settings.test_data is not None:
+        tested, splits = settings.test_data, ("all", "all")
+    train = open_images(data, splits[0], side, limit=train_images, **how)
+    test = open_images(tested, splits[1], side, limit=settings.test_images, **how)
+    return train, test, data
+
+
+def tell_learned(run: Run, progress: Progress) -> None:
+    """Say so if a run has learned from its validation images, without their labels."""
+    from us3l.training.run_config import config_of
+
+    if run.origin.started and not config_of(run.origin).recipe.validation:
+        progress.say(
+            "the training did not hold validation images out: it has seen them, if they are of its own data "
+            "(`us3l pretrain --validation` holds them out)",
+            style="yellow",
+        )
+
+
+def measure_retrieval(run: Run, job: Job, name: str, data: Data, progress: Progress) -> None:
+    """Measure retrieval across the widths of an evaluation, and write the result."""
+    from us3l.collection.shared_space import fit_missing
+    from us3l.evaluation.retrieval import images_to_search, retrieval_matrix
+    from us3l.run.retrievals import Retrievals, write_retrievals
+
+    fitted = fit_missing(run, job.net, job.widths, None if run.data else data, progress)
+
+    def network_of(width: Width) -> nn.Module:
+        head = fitted[job.net.canonical(width)]
+        return head.on(head.encoder(width, job.net.at))
+
+    with progress.counting("searching", images_to_search(job.train, job.test, job.widths)) as count:
+        rows = retrieval_matrix(job.net, job.train, job.test, job.widths, network_of, count.more)
+    found = Retrievals(job.data or name, [row.to_plain() for row in rows], len(job.train), len(job.test), run.weights)
+    write_retrievals(run, found, name)
+
+
+def main(settings: Evaluate, screen: CommandScreen) -> None:
     from us3l.commands import report
-    from us3l.commands.screen import CommandScreen
-    from us3l.run import Run
-    from us3l.verbs.measuring import evaluate
-    from us3l.verbs.pretraining import with_weights
+    from us3l.run.unsaved import run_of
 
-    screen = CommandScreen()
-    given = {name: value for name, value in vars(command).items() if name not in ("run", "settings", "weights")}
-    run = with_weights(Run(command.run), command.weights, screen)
-    record = evaluate(run, **given, **vars(command.settings), progress=screen)
+    record = evaluate.with_settings(settings)
+    run = settings.model(screen)
     show(screen, run, record)
-    if command.retrieval:
+    if settings.retrieval:
         show_retrieval(screen, run, record.name)
-    report.renew(command.run)
+    report.renew(run_of(settings.run).folder)
 
 
 def show(screen: CommandScreen, run: Run, record: EvaluationRecord) -> None:

@@ -1,26 +1,25 @@
-"""`us3l find`"""
+"""`us3l find`: nearest images in a collection, and near-duplicates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
-from us3l.commands.parse import parse
-from us3l.width import Width
+from us3l.collection.collection_settings import FindSettings
+from us3l.commands.command import Command, command
+from us3l.setting_types import AnyPath, AnyRun, Data, Positional
+from us3l.system.errors import UserError
 
 if TYPE_CHECKING:
     from us3l.collection.finding import Finding
+    from us3l.commands.screen import CommandScreen
 
-IndexArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
-QueryArgument = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="QUERY")]
 SHOWN = 20  # queries in the terminal
 
 
 @dataclass(frozen=True)
-class Find:
+class Find(FindSettings, Command):
     """Find the images of an embedded collection that are most like others, or those that are alike.
 
     INDEX is a file that us3l embed wrote. QUERY is an image, a folder of images, or another such file. Without QUERY,
@@ -33,38 +32,57 @@ class Find:
       us3l find photos.parquet --at-least 0.99 --page duplicates.html
     """
 
-    index: IndexArgument
+    index: Annotated[AnyPath, Positional("INDEX")]
     """A file of embeddings."""
-    query: QueryArgument = None
+    query: Annotated[Data | None, Positional("QUERY")] = None
     """An image, a folder of images, or a file of embeddings (default: find near-duplicates)."""
-    run: Path | None = None
+    _: KW_ONLY
+    run: AnyRun | None = None
     """The run or bundle that INDEX was made with, to embed images with."""
-    width: Width | None = None
-    """Width to embed QUERY at (default: that of INDEX; another one if INDEX is of the shared space)."""
-    count: int = 10
-    """Images to find for each query."""
-    at_least: float = 0.98
-    """Cosine from which on two images are near-duplicates."""
-    engine: Literal["auto", "numpy", "faiss"] = "auto"
-    """What searches; the results are the same."""
-    page: Path | None = None
-    """Also write a page with pictures."""
-    overwrite: bool = False
-    """Replace an earlier page."""
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(Find, "find", arguments)
-    from us3l.commands.screen import CommandScreen
+@command(Find)
+def find(settings: Find) -> Finding:
+    """Find the images of an embedded collection that are most like others, or near-duplicates in it.
+
+    Returns:
+        What was found: `rows` has a dictionary per image.
+    """
+    from us3l.collection.finding import find_images
+    from us3l.reporting.picture_page import found_rows
+    from us3l.reporting.picture_page import page as page_of
+    from us3l.run.unsaved import run_of
+    from us3l.system.files import write_text
+    from us3l.system.progress import progress_of
+
+    if settings.page is not None:
+        check_page(Path(settings.page), settings.overwrite)
+    run = None if settings.run is None else run_of(settings.run)
+    found = find_images(Path(settings.index), settings.query, run, settings, progress_of(settings.progress))
+    if settings.page is not None:
+        rows = found_rows(found.queries, found.query_source, found.gallery.files, found.source, found.matches)
+        title = "Near-duplicates" if settings.query is None else "Nearest images"
+        intro = f"{len(found.gallery):,} images of {settings.index}; the numbers are cosines of embeddings."
+        write_text(Path(settings.page), page_of(title, intro, rows))
+    return found
+
+
+def check_page(page: Path, overwrite: bool) -> None:
+    """Raise a `UserError` if a page could not be written after the work."""
+    if page.exists() and not overwrite:
+        raise UserError(f"{page} already exists: choose another `page`, or replace it with `overwrite`")
+    if not page.parent.is_dir():
+        raise UserError(f"{page.parent} is not a folder: the page has no place there")
+
+
+def main(settings: Find, screen: CommandScreen) -> None:
     from us3l.reporting.tables import found_table
-    from us3l.verbs import find
 
-    screen = CommandScreen()
-    found = find(**vars(command), progress=screen)
+    found = find.with_settings(settings)
     screen.console.print(found_table(found.rows, SHOWN))
-    screen.say(summary(found, command.query is None))
-    if command.page:
-        screen.say(f"written: {command.page}")
+    screen.say(summary(found, settings.query is None))
+    if settings.page:
+        screen.say(f"written: {settings.page}")
 
 
 def summary(found: Finding, duplicates: bool) -> str:

@@ -113,5 +113,12 @@ def run(name: str, arguments: list[str]) -> int:
     if name not in WITHOUT_RUNS and "--backbone" in arguments[:-1]:
         place = arguments.index("--backbone")
         family, arguments = import_family(arguments[place + 1]), arguments[:place] + arguments[place + 2 :]
+    from dataclasses import replace
+
+    from us3l.commands.parse import parse
+    from us3l.commands.screen import CommandScreen
+
+    module, screen = import_module(f"us3l.commands.{name}"), CommandScreen()
+    settings = replace(parse(getattr(module, name).kind, name, arguments), progress=screen)
     with given_family(family):
-        return import_module(f"us3l.commands.{name}").main(arguments) or 0
+        return module.main(settings, screen) or 0

@@ -2,62 +2,144 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
-import os
 import re
-import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import is_dataclass, replace
+from contextvars import ContextVar
+from dataclasses import Field, fields, is_dataclass, replace
 from functools import reduce
 from inspect import cleandoc
 from operator import or_
-from pathlib import Path
 from textwrap import wrap
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypedDict, TypeVar, get_args, get_type_hints
 
 import tyro
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
 
+from us3l.commands.command import field_docs
+from us3l.commands.screen import as_typed
+from us3l.setting_types import PYTHON_ONLY, Positional, SettingsOf
 from us3l.system.errors import UserError
 from us3l.width import Width
 
 T = TypeVar("T")
-RunArgument = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-RunArguments = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 TYPES = ConstructorRegistry()
-
-
-def program() -> str:
-    """How the user can call us3l again: by its path when its folder is not searched for commands."""
-    called = Path(sys.argv[0])
-    searched = shutil.which("us3l") or called.name != "us3l"
-    return "us3l" if searched else os.path.relpath(called)
 
 
 WIDTHS = {"--width", "--widths", "--min-width", "--individual", "--fixed-widths"}
 SYNONYMS = (("--width", "--widths"), ("--size", "--image-size"), ("--batch", "--batch-size"))
 
 
-def parse(kind: type[T], command: str, arguments: list[str], default: T | None = None) -> T:
-    """An instance of a dataclass from a command line; nested settings go by their bare names.
+ALL = "--help-all"
+show_all: ContextVar[bool] = ContextVar("show_all", default=True)
+
+
+def parse(kind: type[T], command: str, arguments: list[str]) -> T:
+    """Return an instance of a dataclass from a command line; nested settings go by their bare names.
 
     Every command understands the same: see `plain`.
     """
-    settings = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    words, about = plain(arguments, flags(kind)), described(kind.__doc__ or "")
-    with our_errors():
-        return tyro.cli(
-            kind,
-            prog=f"us3l {command}",
-            description=about,
-            args=words,
-            default=tyro.MISSING_NONPROP if default is None else default,
-            config=settings,
-            registry=TYPES,
-        )
+    words = plain(["--help" if word == ALL else word for word in arguments], flags(kind))
+    shown = show_all.set(ALL in arguments or not {"-h", "--help"} & {*arguments})
+    try:
+        with our_errors():
+            return tyro.cli(
+                kind,
+                prog=f"us3l {command}",
+                description=described(kind.__doc__ or ""),
+                args=words,
+                config=(tyro.conf.OmitArgPrefixes,),
+                registry=TYPES,
+            )
+    finally:
+        show_all.reset(shown)
+
+
+@TYPES.struct_rule
+def settings_group(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """Return the settings of a dataclass: its own before inherited ones, without those that only Python has."""
+    kind = info.type
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        return None
+    hints, docs = get_type_hints(kind, include_extras=True), typed_docs(kind)
+    order = {name: None for base in kind.__mro__ for name in vars(base).get("__annotations__", ())}
+    given_fields = {field.name: field for field in fields(kind)}
+    specs, grouped = [], list[str]()
+    for name in filter(given_fields.__contains__, order):
+        about = getattr(hints[name], "__metadata__", ())
+        if PYTHON_ONLY in about:
+            continue
+        default = getattr(info.default, name) if isinstance(info.default, kind) else default_of(given_fields[name])
+        chosen = [mark for mark in about if isinstance(mark, SettingsOf)]
+        if chosen:
+            specs.append(StructFieldSpec(name, groups(chosen[0]), default))
+            grouped.append(name)
+            continue
+        explained = default in (None, (), "") or "(default" in docs.get(name, "")
+        shown = [tyro.conf.arg(help_behavior_hint="" if explained else None)]
+        for mark in about:
+            if isinstance(mark, Positional):
+                shown += [tyro.conf.Positional, tyro.conf.arg(metavar=mark.shown)]
+        annotated = reduce(lambda hint, mark: Annotated[hint, mark], shown, hints[name])
+        specs.append(StructFieldSpec(name, annotated, default, docs.get(name)))
+
+    def instance(**values: Any) -> Any:
+        return kind(**values | {name: flat(values[name]) for name in grouped})
+
+    return StructConstructorSpec(instance, tuple(specs))
+
+
+def groups(settings: SettingsOf) -> Any:
+    """Return a dictionary type of settings that may all be left out, in one group for each dataclass."""
+    members: dict[str, Any] = {}
+    for value in settings.defaults:
+        collect(value, settings.common, members)
+    return Annotated[TypedDict("Groups", members, total=False), tyro.conf.arg(name="")]  # type: ignore[operator]
+
+
+def collect(value: Any, common: tuple[str, ...], members: dict[str, Any]) -> None:
+    """Add the settings of a dataclass to `members` as a group, and those of dataclasses inside it as more groups."""
+    hints, docs = get_type_hints(type(value), include_extras=True), typed_docs(type(value))
+    group = {}
+    for name, hint in hints.items():
+        default = getattr(value, name)
+        if is_dataclass(default):
+            collect(default, common, members)
+            continue
+        explained = default in (None, (), "") or "(default" in docs.get(name, "")
+        words = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        shown = tyro.conf.arg(help=docs.get(name), help_behavior_hint="" if explained else f"(default: {words})")
+        hidden = not show_all.get() and name not in common
+        group[name] = Annotated[hint, shown, tyro.conf.Suppress] if hidden else Annotated[hint, shown]
+    members[type(value).__name__.lower()] = TypedDict(type(value).__name__, group, total=False)  # type: ignore[operator]
+
+
+def typed_docs(kind: type) -> dict[str, str]:
+    """Return the docstrings of a dataclass's fields with the names of settings as they are typed."""
+    return {name: as_typed(text) for name, text in field_docs(kind).items()}
+
+
+def flat(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of all groups by their bare names."""
+    return {name: value for group in given.values() for name, value in group.items()}
+
+
+def default_of(field: Field[Any]) -> Any:
+    """Return the default of a dataclass's field, or what tyro knows a missing one by."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
 
 
 @TYPES.primitive_rule
@@ -148,7 +230,16 @@ def plain(arguments: list[str], known: set[str]) -> list[str]:
 
 
 def flags(kind: type) -> set[str]:
-    """The flags of a dataclass, nested ones included."""
-    hints = get_type_hints(kind)
-    nested = [flags(hint) for hint in hints.values() if is_dataclass(hint) and isinstance(hint, type)]
-    return {"--" + name.replace("_", "-") for name in hints}.union(*nested)
+    """Return the flags of a dataclass, those of groups of settings included."""
+    names: set[str] = set()
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        chosen = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, SettingsOf)]
+        names |= {inner for mark in chosen for value in mark.defaults for inner in bare_names(value)} or {name}
+    return {"--" + name.replace("_", "-") for name in names}
+
+
+def bare_names(value: Any) -> Iterator[str]:
+    """Give the names of the settings of a dataclass, and of those inside it."""
+    for field in fields(value):
+        inner = getattr(value, field.name)
+        yield from bare_names(inner) if is_dataclass(inner) else (field.name,)

@@ -1,23 +1,22 @@
-"""`us3l predict`"""
+"""`us3l predict`: the class of every image of a folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from us3l.commands.embed import DataArgument
-from us3l.commands.parse import RunArgument, parse
-from us3l.run.folder import Product
-from us3l.system.devices import Device
-from us3l.width import Width
+from us3l.collection.collection_settings import PredictionSettings
+from us3l.commands.command import WeightsOf, command
+from us3l.setting_types import Model, SomeImages
 
 if TYPE_CHECKING:
     from us3l.collection.predicting import Predicted
+    from us3l.commands.screen import CommandScreen
 
 
 @dataclass(frozen=True)
-class Predict:
+class Predict(PredictionSettings, WeightsOf):
     """Classify every image of a folder, of parquet files or of shards, or abstain where it is not sure.
 
     The classifier is the one that us3l evaluate learned from labelled images; its probabilities were calibrated on a
@@ -29,52 +28,43 @@ class Predict:
       us3l predict runs/photos labelled-photos/ --split test --coverage
     """
 
-    run: RunArgument
+    run: Model
     """The folder of a run that was evaluated, or of a bundle with classifiers."""
-    data: DataArgument
+    data: SomeImages
     """Images to classify."""
-    width: Width | None = None
-    """Width of the network (default: the widest that has a classifier)."""
-    latency_ms: float | None = None
-    """Take the best width within this many milliseconds per image, by us3l profile; a bundle is timed now."""
-    threshold: float = 0.0
-    """Probability below which it abstains."""
-    head: str | None = None
-    """The classifier, by the name of the data that it was learned on (default: the only one)."""
-    out: Path | None = None
-    """The csv file to write."""
-    page: Path | None = None
-    """Also write a page with pictures, the least sure first."""
-    coverage: bool = False
-    """Measure accuracy against coverage at every width that has a classifier; needs labels."""
-    split: Literal["every", "train", "test"] = "every"
-    """Which images, where there is a training and a test part."""
-    data_root: Path | None = None
-    """Folder that holds named data sets (default: the environment variable US3L_DATA, else ./data)."""
-    weights: Product | None = None
-    """Which weights: "student" or "teacher" (default: those of the run's model). See us3l evaluate."""
-    backend: Literal["auto", "torch", "onnx", "openvino"] = "auto"
-    """What runs the network (auto: PyTorch for runs; for bundles what they hold)."""
-    device: Device = "auto"
-    """Device that PyTorch computes on."""
-    threads: int | None = None
-    """Threads that compute (default: PyTorch's own number)."""
-    int8: bool | None = None
-    """Which files of a bundle that has both kinds."""
-    overwrite: bool = False
-    """Replace files of these names."""
+    _: KW_ONLY
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(Predict, "predict", arguments)
-    from us3l.commands.screen import CommandScreen
+@command(Predict)
+def predict(settings: Predict) -> Predicted:
+    """Classify every image, with a probability, by the classifier that `evaluate` learned.
+
+    Returns:
+        Classes and probabilities: `rows` has a dictionary per image; `confidence` what abstaining is worth.
+    """
+    from us3l.collection.predicting import predict_images
+    from us3l.commands.find import check_page
+    from us3l.reporting.picture_page import page as page_of
+    from us3l.reporting.picture_page import predicted_rows
+    from us3l.system.files import write_text
+    from us3l.system.progress import progress_of
+
+    progress, page = progress_of(settings.progress), None if settings.page is None else Path(settings.page)
+    if page is not None:
+        check_page(page, settings.overwrite)
+    predicted = predict_images(settings.model(progress), settings.data, settings, progress)
+    if page is not None:
+        intro = f"{len(predicted.files):,} images at {predicted.width:g}x, the least sure first."
+        write_text(page, page_of("Classes", intro, predicted_rows(predicted.rows, predicted.source), marked=False))
+    return predicted
+
+
+def main(settings: Predict, screen: CommandScreen) -> None:
     from us3l.data.sources import tell_damaged
     from us3l.reporting.tables import coverage_table
-    from us3l.verbs import predict
 
-    screen = CommandScreen()
-    predicted = predict(**vars(command), progress=screen)
-    tell_damaged(screen, command.data, predicted.damaged)
+    predicted = predict.with_settings(settings)
+    tell_damaged(screen, str(settings.data), predicted.damaged)
     if predicted.confidence:
         screen.say(
             "accuracy in percent of the images that it is surest of, by their share, and the probability from which on "
@@ -82,7 +72,7 @@ def main(arguments: list[str]) -> None:
         )
         screen.console.print(coverage_table(predicted.confidence))
     screen.say(summary(predicted))
-    for path in filter(None, (command.out, command.page)):
+    for path in filter(None, (settings.out, settings.page)):
         screen.say(f"written: {path}")
 
 

@@ -1,17 +1,20 @@
-"""`us3l profile`"""
+"""`us3l profile`: what each width costs, and how fast it is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from us3l.commands.parse import RunArgument, parse
-from us3l.width import Width
+from us3l.commands.command import ModelCommand, command
+from us3l.deploy.deployment_settings import ProfileSettings
+
+if TYPE_CHECKING:
+    from us3l.commands.screen import CommandScreen
+    from us3l.deploy.profiling import Profiled
 
 
 @dataclass(frozen=True)
-class ProfileCommand:
+class ProfileCommand(ProfileSettings, ModelCommand):
     """Measure what each width costs and how fast it is on this device, and show its evaluated accuracy.
 
     Parameters, MACs, bytes and peak activation memory are computed for every distinct width; latencies are measured for
@@ -24,45 +27,33 @@ class ProfileCommand:
       us3l profile runs/photos --device-profile phone.csv      # columns: width,backend,batch,p50_ms,p95_ms
     """
 
-    run: RunArgument
-    """A run's folder, or a model's."""
-    widths: Literal["all"] | tuple[Width, ...] | None = None
-    """Widths to time, or "all" distinct ones (default: the paper's nine, and those that were evaluated)."""
-    backends: tuple[Literal["torch", "onnx", "openvino"], ...] = ("torch",)
-    """What runs the networks."""
-    batch_size: tuple[int, ...] = (1,)
-    """Batch sizes to time."""
-    threads: int | None = None
-    """Threads that compute one batch (default: PyTorch's own number)."""
-    repeats: int = 10
-    """How often each network takes its turn, with four timed runs each time."""
-    size: int | None = None
-    """Side of the images in pixels (default: that of training)."""
-    data: str | None = None
-    """The evaluation whose accuracies to show, by the name of its data (default: the only one)."""
-    device: str | None = None
-    """A name for the device (default: that of its processor, or of the file given by --device-profile)."""
-    device_profile: Path | None = None
-    """A CSV or JSON table of latencies measured elsewhere, instead of measuring here."""
-    overwrite: bool = False
-    """Replace an earlier profile of that device."""
+
+@command(ProfileCommand)
+def profile(settings: ProfileCommand) -> Profiled:
+    """Measure what each width costs, and how fast it is on this device. Of a network in memory nothing is kept.
+
+    Returns:
+        The profile; `rows` has a dictionary per width, backend and batch size.
+    """
+    from us3l.deploy.profiling import profile_run
+    from us3l.run.unsaved import run_of
+    from us3l.system.progress import progress_of
+
+    return profile_run(run_of(settings.run), settings, progress_of(settings.progress))
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(ProfileCommand, "profile", arguments)
+def main(settings: ProfileCommand, screen: CommandScreen) -> None:
     from us3l.commands import report
-    from us3l.commands.screen import CommandScreen
     from us3l.reporting.profile_tables import profile_figure, profile_table
-    from us3l.verbs import profile as measure
+    from us3l.run.unsaved import run_of
 
-    screen = CommandScreen()
-    found = measure(**vars(command), progress=screen)
-    profile, picture = found.profile, found.files[0].with_suffix(".png")
-    profile_figure(profile, found.accuracies, picture, f"{command.run.resolve().name} on {profile.device}")
-    for batch in profile.batches():
-        screen.say(f"\nbatch {batch}, {profile.image_size} x {profile.image_size} pixels; p50/p95")
-        screen.console.print(profile_table(profile, found.accuracies, batch))
-    if profile.agreement:
-        screen.say(f"agreement: nearest neighbours shared with the full network, {profile.agreement.images} images")
+    profiled = profile.with_settings(settings)
+    measured, picture, run = profiled.profile, profiled.files[0].with_suffix(".png"), run_of(settings.run)
+    profile_figure(measured, profiled.accuracies, picture, f"{run.folder.resolve().name} on {measured.device}")
+    for batch in measured.batches():
+        screen.say(f"\nbatch {batch}, {measured.image_size} x {measured.image_size} pixels; p50/p95")
+        screen.console.print(profile_table(measured, profiled.accuracies, batch))
+    if measured.agreement:
+        screen.say(f"agreement: nearest neighbours shared with the full network, {measured.agreement.images} images")
     screen.say(f"written: {picture.with_suffix('')}.csv, .json and .png")
-    report.renew(command.run)
+    report.renew(run.folder)

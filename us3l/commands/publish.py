@@ -1,18 +1,20 @@
-"""`us3l publish`"""
+"""`us3l publish`: a model or a bundle to the Hugging Face Hub."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from us3l.commands.command import WeightsOf, command
+from us3l.setting_types import Model, Positional
 
-from us3l.commands.parse import RunArgument, parse
-from us3l.run.folder import Product
+if TYPE_CHECKING:
+    from us3l.commands.screen import CommandScreen
+    from us3l.deploy.publishing import Published
 
 
 @dataclass(frozen=True)
-class Publish:
+class Publish(WeightsOf):
     """Put a model or a bundle on the Hugging Face Hub, in one commit: all of its files or none.
 
     Of a run, its model goes there (safetensors and JSON), its card as README.md, and the classifiers and the shared
@@ -26,24 +28,36 @@ class Publish:
       us3l embed hf:anna/photos photos/ --width 0.5 --out photos.parquet
     """
 
-    run: RunArgument
+    run: Model
     """The folder of a run, a model or a bundle."""
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="USER/NAME")]
+    name: Annotated[str, Positional("USER/NAME")]
     """Where it goes, with @BRANCH if not to the main branch."""
+    _: KW_ONLY
     private: bool = False
     """Only its owner may see it. One that is public already is refused."""
     message: str = ""
     """For the commit (default: the name of the folder)."""
-    weights: Product | None = None
-    """Which weights: "student" or "teacher" (default: those of the run's model). See us3l evaluate."""
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(Publish, "publish", arguments)
-    from us3l.commands.screen import CommandScreen
-    from us3l.verbs import publish
+@command(Publish)
+def publish(settings: Publish) -> Published:
+    """Put a model or a bundle on the Hugging Face Hub, in one commit: all of its files or none.
 
-    screen = CommandScreen()
-    published = publish(**vars(command), progress=screen)
+    The token is the one that huggingface_hub finds: HF_TOKEN, or that of `hf auth login`.
+
+    Returns:
+        What is there: its `name`, which `us3l.load` takes, its `url` and `commit`; `rows` has a dictionary per file.
+    """
+    from us3l.deploy.publishing import publish_model
+    from us3l.run.unsaved import in_files
+    from us3l.system.progress import progress_of
+
+    progress = progress_of(settings.progress)
+    with in_files(settings.model(progress)) as run:
+        return publish_model(run, settings.name, settings.private, settings.message, progress)
+
+
+def main(settings: Publish, screen: CommandScreen) -> None:
+    published = publish.with_settings(settings)
     what = "published" if published.changed else "nothing has changed since it was last published"
     screen.say(f"{what}: {published.url}, commit {published.commit[:12]}; load it as {published.name}")

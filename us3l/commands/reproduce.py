@@ -1,17 +1,16 @@
-"""`us3l reproduce`"""
+"""`us3l reproduce`: a table of the paper, beside our own figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
-from us3l.commands.parse import parse
+from us3l.commands.command import Command, command
 from us3l.paper.scales import ScaleName
 from us3l.run.evaluations import EvaluationSplit
+from us3l.setting_types import ANYTHING, AnyPath, Positional, SomeNumbers, several
 from us3l.system.devices import AskedPrecision
 from us3l.system.errors import UserError
 
@@ -20,9 +19,13 @@ if TYPE_CHECKING:
     from us3l.paper.plans import Plan
     from us3l.reporting.reproduction import Reproduction
 
+    Sources = Mapping[str, str] | tuple[str, ...]
+else:
+    Sources = Annotated[tuple[str, ...], ANYTHING]
+
 
 @dataclass(frozen=True)
-class Reproduce:
+class Reproduce(Command):
     """Fill in a table of the paper: train and evaluate the runs it needs, and write our results with the paper's.
 
     TABLE is main-cifar100, main-vit-cifar10, main-imagenet, motivation, ablation, ablation1, app-ablation,
@@ -38,67 +41,111 @@ class Reproduce:
       us3l reproduce main-cifar100 --rows 7 8 9 --seeds 3 --data cifar100=my/cifar100
       us3l reproduce every-width --scale small --seeds 3
       us3l reproduce claims --scale small
+      us3l reproduce guidelines
       us3l reproduce main-imagenet --scale paper --rows 1 2 3
     """
 
-    table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")]
+    table: Annotated[str, Positional("TABLE")]
     """A table's name."""
+    _: KW_ONLY
     scale: ScaleName = "mini"
     """Runs for CPUs, of 230 steps (mini) or 2,145 (small), or the paper's own settings (paper)."""
-    rows: tuple[int, ...] = ()
+    rows: SomeNumbers = ()
     """Rows to train, by their numbers from 1 (default: all)."""
     seeds: int = 1
     """Train each row with this many seeds."""
-    out: Path = Path("runs/reproduce")
+    out: AnyPath = Path("runs/reproduce")
     """Folder of all runs and tables."""
-    data: tuple[str, ...] = ()
-    """Paths of data sets, as NAME=PATH (default: known sets by name, see us3l download)."""
+    data: Sources = ()
+    """Paths of data sets, as NAME=PATH; in Python, a dictionary (default: known sets by name, see us3l download)."""
     precision: AskedPrecision = "auto"
     """Arithmetic of runs that are yet to begin. bf16-mixed is quicker on processors with avx512_bf16."""
-    known: Path | None = None
+    known: AnyPath | None = None
     """tables/figures.json of another folder: runs whose figures it has are not trained."""
     split: EvaluationSplit = "test"
-    """Test on the test images, or on validation images that are held out of the training."""
-    list: bool = False
-    """Only list the runs, their cost and their state."""
+    """Test on the test images, or on validation images that are held out of the training: to choose settings without
+    the test images. The runs of one are others than those of the other."""
     table_only: bool = False
     """Train nothing; write the table from existing results."""
 
+    def plan(self, absent_too: bool = False) -> Plan:
+        """Return what is to be done; `absent_too` plans runs whose data are not here as well."""
+        from us3l.paper.plans import plan_table
 
-def main(arguments: list[str]) -> int:
-    command = parse(Reproduce, "reproduce", arguments)
-    from us3l.commands.screen import CommandScreen
-    from us3l.paper.plans import plan_table
-    from us3l.system.stopping import Interrupted
-    from us3l.verbs import reproduce
-
-    screen = CommandScreen()
-    settings = {name: value for name, value in vars(command).items() if name not in ("list", "table_only")}
-    settings["data"] = sources(command.data)
-    show_plan(screen, plan_table(**settings, absent_too=command.list))
-    if command.list:
-        return 0
-    try:
-        made = reproduce(**settings, table_only=command.table_only, progress=screen)
-    except Interrupted:
-        screen.say("stopped: run the same command again to continue", style="bold")
-        return 130
-    show(screen, made)
-    return 1 if made.failures else 0
+        return plan_table(
+            self.table,
+            self.scale,
+            several(self.rows),
+            self.seeds,
+            self.out,
+            sources(self.data),
+            self.precision,
+            absent_too,
+            self.known,
+            self.split,
+        )
 
 
-def sources(given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for text in given:
+@dataclass(frozen=True)
+class ReproduceLine(Reproduce):
+    __doc__ = Reproduce.__doc__
+
+    list: bool = False
+    """Only list the runs, their cost and their state."""
+
+
+@command(Reproduce, line=ReproduceLine)
+def reproduce(settings: Reproduce) -> Reproduction:
+    """Fill a table of the paper: train and evaluate the runs that it lacks, and write both results.
+
+    Returns:
+        The table; `rows` has a dictionary per figure, `failures` the runs that failed.
+    """
+    from us3l.commands.detect import detect
+    from us3l.commands.evaluate import evaluate
+    from us3l.paper.plans import Worker
+    from us3l.reporting.reproduction import write_reproduction
+    from us3l.system.progress import progress_of
+    from us3l.training.configuration import train
+
+    failures: dict[str, str] = {}
+    while True:  # what the claims need next depends on what was found
+        plan = settings.plan()
+        if settings.table_only or all(plan.done(job) or job.name in failures for job in plan.jobs):
+            return write_reproduction(plan, failures)
+        failures |= Worker(plan, train, evaluate, detect, progress_of(settings.progress)).work()
+
+
+def sources(pairs: Sources) -> dict[str, str]:
+    """Return the path of each data set by its name."""
+    if isinstance(pairs, Mapping):
+        return dict(pairs)
+    paths = {}
+    for text in pairs:
         name, _, path = text.partition("=")
         if not path:
             raise UserError(f"--data {text}: expected NAME=PATH, such as cifar100=my/cifar100")
-        found[name] = path
-    return found
+        paths[name] = path
+    return paths
+
+
+def main(settings: ReproduceLine, screen: CommandScreen) -> int:
+    from us3l.system.stopping import Interrupted
+
+    show_plan(screen, settings.plan(absent_too=settings.list))
+    if settings.list:
+        return 0
+    try:
+        reproduction = reproduce.with_settings(settings)
+    except Interrupted:
+        screen.say("stopped: run the same command again to continue", style="bold")
+        return 130
+    show(screen, reproduction)
+    return 1 if reproduction.failures else 0
 
 
 def show_plan(screen: CommandScreen, plan: Plan) -> None:
-    """The runs, their cost in epochs of the full network, and what is left to do."""
+    """Print the runs, their cost in epochs of the full network, and what is left to do."""
     from us3l.reporting.reproduction import jobs_table, what_is_left
 
     for data in plan.absent:
@@ -108,11 +155,11 @@ def show_plan(screen: CommandScreen, plan: Plan) -> None:
     screen.console.print(what_is_left(plan))
 
 
-def show(screen: CommandScreen, made: Reproduction) -> None:
+def show(screen: CommandScreen, reproduction: Reproduction) -> None:
     from us3l.reporting.reproduction import terminal_parts
 
-    for name, reason in made.failures.items():
+    for name, reason in reproduction.failures.items():
         screen.say(f"failed: {name}: {reason}", style="bold red")
-    for part in terminal_parts(made):
+    for part in terminal_parts(reproduction):
         screen.console.print(part)
-    screen.say(f"written: {made.files[0].with_suffix('')}.csv, .md and .png")
+    screen.say(f"written: {reproduction.files[0].with_suffix('')}.csv, .md and .png")

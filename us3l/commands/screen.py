@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
+import sys
+from pathlib import Path
 from shlex import quote
 
-from us3l.commands.parse import program
 from us3l.system.console import Console
 from us3l.system.progress import Screen
 
@@ -14,8 +17,17 @@ SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]+))?`")
 CALL = re.compile(r"`(us3l\.[a-z.]+\([^`]*\))`")
 
 
+def program() -> str:
+    """How the user can call us3l again: by its path when its folder is not searched for commands."""
+    called = Path(sys.argv[0])
+    searched = shutil.which("us3l") or called.name != "us3l"
+    return "us3l" if searched else os.path.relpath(called)
+
+
 class CommandScreen(Screen):
     """A console that shows settings as flags."""
+
+    console: Console
 
     def __init__(self) -> None:
         super().__init__(Console())

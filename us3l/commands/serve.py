@@ -1,18 +1,23 @@
-"""`us3l serve`"""
+"""`us3l serve`: answers over HTTP, at the width that keeps the latency."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from us3l.commands.parse import RunArgument, parse
+from us3l.commands.command import ModelCommand, command
+from us3l.deploy.deployment_settings import Backend, SpaceName
 from us3l.serving.settings import ServiceSettings
-from us3l.width import Width
+from us3l.serving.start import processors
+from us3l.setting_types import AnyPath, Model
+
+if TYPE_CHECKING:
+    from us3l.commands.screen import CommandScreen
+    from us3l.serving.server import Listening
 
 
 @dataclass(frozen=True)
-class Serve:
+class Serve(ServiceSettings, ModelCommand):
     """Answer requests over HTTP: features and classes of images, at the width that keeps the latency.
 
     Open the address that it prints in a browser to try it and to watch it. POST /embed and /predict take images; a
@@ -26,62 +31,75 @@ class Serve:
       us3l serve bundle/ --host 0.0.0.0 --port 80 --token-file secret.txt
     """
 
-    run: RunArgument
+    run: Model
     """The folder of a run, a model or a bundle."""
-    backend: Literal["auto", "torch", "onnx", "openvino"] = "auto"
+    _: KW_ONLY
+    backend: Literal["auto"] | Backend = "auto"
     """What computes; onnx and openvino need exported files."""
-    target_ms: float = 50.0
-    """What 95 % of the requests should take at most, per image."""
-    width: Width | None = None
-    """Always this one, instead of the width that keeps the target."""
-    deadline_ms: float = 1000.0
-    """Nothing waits longer than this, per image."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 lets other machines connect."""
     port: int = 8000
     """0 takes one that is free."""
-    token_file: Path | None = None
+    token_file: AnyPath | None = None
     """A file with a token that clients must send as "Authorization: Bearer TOKEN"."""
-    workers: int | None = None
+    workers: int = field(default_factory=processors)
     """Threads that compute, each on images of its own (default: one for each processor)."""
     threads: int | None = None
     """Processors that compute one image together (default: all with ONNX Runtime, else one)."""
-    batch_size: int = 8
-    """Images of several requests computed at once, if that does not change a bit of the answers."""
-    gather_ms: float = 2.0
-    """How long an image waits for others that are being received."""
-    queue: int = 256
-    """Images that may wait."""
-    max_images: int = 64
-    """Images in a request."""
-    max_body_mb: float = 32.0
-    """Size of a request."""
-    max_megapixels: float = 40.0
-    """Size of an image."""
     int8: bool | None = None
     """Choose between the files of a bundle that has both."""
     head: str | None = None
     """The classifier, by the name of its data, if there are several."""
-    space: Literal["own", "shared"] = "own"
+    space: SpaceName = "own"
     """"shared" for features that can be compared across widths: see us3l embed --space."""
     log_requests: bool = False
     """A line for each request, on standard error; never what is in it."""
 
 
-def main(arguments: list[str]) -> None:
-    command = parse(Serve, "serve", arguments)
+@command(Serve)
+def serve(settings: Serve) -> Listening:
+    """Return a service that listens, and answers as soon as its `run` is called."""
+    import logging
+    from pathlib import Path
+
+    from us3l.run.unsaved import run_of
+    from us3l.serving.start import listening
+
+    logging.getLogger("us3l.serving.requests").setLevel(logging.INFO if settings.log_requests else logging.WARNING)
+    return listening(
+        run_of(settings.run).folder,
+        settings,
+        backend=settings.backend,
+        threads=settings.threads,
+        int8=settings.int8,
+        head=settings.head,
+        space=settings.space,
+        host=settings.host,
+        port=settings.port,
+        token_file=None if settings.token_file is None else Path(settings.token_file),
+    )
+
+
+def main(settings: Serve, screen: CommandScreen) -> None:
     import logging
 
-    from us3l.commands.screen import CommandScreen
-    from us3l.serving.start import listening, processors
-
     logging.basicConfig(format="%(asctime)s us3l: %(message)s", level=logging.WARNING)
-    logging.getLogger("us3l.serving.requests").setLevel(logging.INFO if command.log_requests else logging.WARNING)
-    given = vars(command) | {"workers": command.workers or processors()}
-    settings = ServiceSettings(**{name: given[name] for name in vars(ServiceSettings()) if name in given})
-    names = ("backend", "threads", "int8", "head", "space", "host", "port", "token_file")
-    service = listening(command.run, settings, **{name: given[name] for name in names})
-    screen = CommandScreen()
-    screen.say(f"measuring the widths of {command.run}")
+    service = serve.with_settings(settings)
+    if several := unchosen(settings):
+        screen.say(
+            f"no classes, only features: {settings.run} has classifiers for {', '.join(several)}; choose one, "
+            f"`head={several[0]!r}`",
+            style="yellow",
+        )
+    screen.say(f"measuring the widths of {settings.run}")
     service.run(lambda: screen.say(f"serving on {service.address}; Ctrl-C ends it"))
     screen.say("all that was accepted is answered")
+
+
+def unchosen(settings: Serve) -> list[str]:
+    """Return the names of the classifiers if there are several, and none was chosen."""
+    from us3l.run.probes import list_probes
+    from us3l.run.unsaved import run_of
+
+    names = list_probes(run_of(settings.run)) if settings.head is None else []
+    return names if len(names) > 1 else []

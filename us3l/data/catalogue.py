@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from us3l.data.contents import Contents
 from us3l.data.decode import Deep, Encoded
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -77,12 +78,20 @@ class Catalogue:
     """For sources that are slow to read in any order."""
     sizes: Callable[[np.ndarray], np.ndarray] | None = None
     """The encoded bytes of images, as far as they are known without reading them."""
+    statuses: Callable[[np.ndarray], np.ndarray] | None = None
+    """A number per image that changes whenever its file does: int64, above 0; 0 where there is no such file."""
     left_out: str = ""
     """What to say of files in the source that are not images of a kind that is read."""
     unreadable: Sequence[str] = ()
     """Folders and links in which there may be more images, each with the reason why they cannot be read."""
     numbered: bool = False
     """Whether images have numbers only, no names of their own."""
+    contents: Contents = field(default_factory=lambda: Contents.unread(0))
+    """Hashes of all images that have been read so far; shared by all copies of this that are in the same process."""
+
+    def __post_init__(self) -> None:
+        if len(self.contents) != len(self.labels):
+            object.__setattr__(self, "contents", Contents.unread(len(self.labels)))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -94,9 +103,16 @@ class Catalogue:
     def subset(self, chosen: np.ndarray) -> Catalogue:
         """The images at these rising indices, as a pool of their own."""
         some = _Some(self, chosen)
-        sizes = some.sizes if self.sizes else None
         return Catalogue(
-            some.name, some.read, self.labels[chosen], self.classes, None, sizes=sizes, numbered=self.numbered
+            some.name,
+            some.read,
+            self.labels[chosen],
+            self.classes,
+            None,
+            sizes=some.sizes if self.sizes else None,
+            statuses=some.statuses if self.statuses else None,
+            numbered=self.numbered,
+            contents=self.contents[chosen],
         )
 
 
@@ -116,6 +132,10 @@ class _Some:
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         assert self.whole.sizes is not None
         return self.whole.sizes(self.chosen[indices])
+
+    def statuses(self, indices: np.ndarray) -> np.ndarray:
+        assert self.whole.statuses is not None
+        return self.whole.statuses(self.chosen[indices])
 
 
 @dataclass(frozen=True)

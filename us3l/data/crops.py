@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from us3l.data.augment import DRAWN, crop_box
-from us3l.data.decode import MOST_PIXELS, Damaged, Encoded, decode, fetch, measure
+from us3l.data.contents import UNKNOWN
+from us3l.data.decode import MOST_PIXELS, Damaged, Encoded, Reduced, decode, fetch, measure
 from us3l.data.images import kinds_of_views, stand_ins
 from us3l.data.view_settings import Views
 from us3l.system.errors import UserError
@@ -55,6 +56,8 @@ class Read(NamedTuple):
     """Which images they are."""
     damaged: list[str]
     """The others, each with the reason."""
+    contents: np.ndarray
+    """M x 3, int64: of all images that were tried, stand-ins too, the index in the source, the hash and the status."""
 
 
 class Reader(Dataset[Read | UserError], ABC):
@@ -65,14 +68,16 @@ class Reader(Dataset[Read | UserError], ABC):
 
     def __init__(self, files: ImageFiles) -> None:
         self.files = files
+        everything = np.arange(len(files.source))
+        self.contents = files.source.contents[everything]  # its own, for files that it reads again
 
     def __getitem__(self, item: Item) -> Read | UserError:
         epoch, indices = item[0], list(item[1])
         try:
-            made, damaged = self.read(epoch, indices)
+            made, damaged, contents = self.read(epoch, indices)
             for position in range(len(indices)) if self.fills else ():
                 if position not in made:
-                    self.fill(epoch, indices, position, made, damaged)
+                    self.fill(epoch, indices, position, made, damaged, contents)
         except UserError as error:  # raised in a worker it would come with a traceback
             return error
         good = sorted(made)
@@ -81,26 +86,43 @@ class Reader(Dataset[Read | UserError], ABC):
         every = [made[position] for position in good]
         pixels = [stacked(views) for views in zip(*(one.pixels for one in every), strict=True)]
         uniform, boxes = (np.stack([one[at] for one in every]) if every else np.empty(0) for at in (1, 2))
-        return Read(pixels, uniform, boxes, [indices[position] for position in good], damaged)
+        kept = [indices[position] for position in good]
+        return Read(pixels, uniform, boxes, kept, damaged, np.array(contents, np.int64).reshape(-1, 3))
 
-    def read(self, epoch: int, indices: list[int]) -> tuple[dict[int, Crops], list[str]]:
-        """What was cut from good images, by their position, and the damaged ones."""
+    def read(self, epoch: int, indices: list[int]) -> tuple[dict[int, Crops], list[str], list[tuple[int, int, int]]]:
+        """What was cut from good images, by their position; the damaged ones; and `Read.contents`."""
         by_place = sorted(range(len(indices)), key=lambda position: indices[position])
         chosen = self.files.chosen[[indices[position] for position in by_place]]
+        source = self.files.source
+        statuses = source.statuses(chosen) if source.statuses else np.zeros(len(chosen), np.int64)
         made: dict[int, Crops] = {}
-        damaged = []
-        for position, index, encoded in zip(by_place, chosen, self.files.source.read(chosen), strict=True):
+        damaged, contents = [], []
+        for position, index, status, encoded in zip(by_place, chosen, statuses, source.read(chosen), strict=True):
+            content = UNKNOWN
             try:
-                made[position] = self.cut(fetch(encoded), epoch, int(index))
+                fetched = fetch(encoded)
+                content = self.contents.hash_of(index, status, fetched)
+                made[position] = self.cut(fetched, epoch, int(index))
             except Damaged as error:
-                damaged.append(f"{self.files.source.name(index)}: {error}")
-        return made, damaged
+                damaged.append(f"{source.name(index)}: {error}")
+            if not isinstance(encoded, Reduced | Damaged):  # which were read before
+                contents.append((int(index), content, int(status)))
+        return made, damaged, contents
 
-    def fill(self, epoch: int, indices: list[int], position: int, made: dict[int, Crops], damaged: list[str]) -> None:
+    def fill(
+        self,
+        epoch: int,
+        indices: list[int],
+        position: int,
+        made: dict[int, Crops],
+        damaged: list[str],
+        contents: list[tuple[int, int, int]],
+    ) -> None:
         """Put another image into the place of a damaged one."""
         for other in stand_ins(indices[position], len(self.files)):
-            instead, more = self.read(epoch, [other])
+            instead, more, read = self.read(epoch, [other])
             damaged += [name for name in more if name not in damaged]
+            contents += read
             if instead:
                 indices[position], made[position] = other, instead[0]
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -12,12 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from us3l.data.catalogue import IMAGE_SUFFIXES, Catalogue, Names, encode_labels
+from us3l.data.contents import UNKNOWN, status_numbers
 from us3l.data.decode import Encoded
 from us3l.data.index import Index, indexed, status
 from us3l.data.splits import split_names
 from us3l.system.errors import UserError
 from us3l.system.streams import printable
 
+MANY, AT_ONCE = 10_000, 32  # files to ask for their status by several threads, and how many threads
 MOST_KINDS = 3  # of files that are left out, to name
 LONGEST_SHOWN = 120  # letters of a path in a message
 
@@ -48,7 +51,7 @@ def open_image(path: Path) -> Catalogue:
 def listed(root: Path, names: Names, labels: np.ndarray, classes: list[str], in_test: np.ndarray | None) -> Catalogue:
     """Image files below `root`."""
     files = _Files(root, names)
-    return Catalogue(files.name, files.read, labels, classes, in_test, sizes=files.sizes)
+    return Catalogue(files.name, files.read, labels, classes, in_test, sizes=files.sizes, statuses=files.statuses)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,23 @@ class _Files:
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         return np.fromiter((_size(self.root / self.names[index]) for index in indices), np.int64, len(indices))
+
+    def statuses(self, indices: np.ndarray) -> np.ndarray:
+        paths = (f"{self.root}/{self.names[index]}" for index in indices)
+        if len(indices) < MANY:
+            found = list(map(_status, paths))
+        else:
+            with ThreadPoolExecutor(AT_ONCE) as pool:  # a file system in the network takes its time to answer
+                found = list(pool.map(_status, paths, chunksize=256))
+        rows = np.array(found, np.int64).reshape(-1, 4)
+        return np.where(rows.any(axis=1), status_numbers(rows), UNKNOWN)
+
+
+def _status(path: str) -> tuple[int, int, int, int]:
+    try:
+        return status(os.stat(path))
+    except OSError:
+        return (0, 0, 0, 0)
 
 
 def _size(path: Path) -> int:

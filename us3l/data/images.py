@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from us3l.data.augment import random_views
+from us3l.data.contents import Contents, content_hash, differing
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.view_settings import MEAN, STD, Views
 from us3l.system.errors import UserError
@@ -39,6 +40,8 @@ class Batch:
     labels: Tensor | None = None
     damaged: Sequence[str] = ()
     """The images that were left out, each with the reason."""
+    changed: Sequence[str] = ()
+    """Images that have other bytes than when they were read before, each with the reason."""
     waited: float = 0.0
     """Seconds that went by until the images had been read."""
 
@@ -128,6 +131,26 @@ class Images(Protocol):
 
     def fingerprint(self) -> list[int]:
         """Numbers that differ when images or labels were exchanged; first those that checkpoints always had."""
+
+    @property
+    def contents(self) -> Contents:
+        """A hash of each of the `total` images, as far as they have been read."""
+
+    def read_contents(self, progress: Callable[[int, int], None] | None = None) -> Contents:
+        """Read the images that have not been read yet; return the hashes of all.
+
+        Args:
+            progress: Called with the number of images read so far, and of all that must be.
+        """
+
+    def changed_since(self, before: Contents, progress: Callable[[int, int], None] | None = None) -> list[str]:
+        """Name the images whose bytes are not what they were, or that are gone, each with the reason.
+
+        Args:
+            before: What their `contents` were.
+            progress: Called with the number of images read so far, and of all that must be: those whose files were
+                written since.
+        """
 
 
 @dataclass
@@ -231,6 +254,28 @@ class ImageSet:
         sums = self.images.flatten(1).sum(dim=1, dtype=torch.int64).cpu()
         labels = None if self.labels is None else self.labels.cpu().numpy()
         return [self.total, int(sums.sum()), zlib.crc32(sums.numpy().tobytes()), checksum(labels)]
+
+    @property
+    def contents(self) -> Contents:
+        """See `Images`; of images that were never in files, hashes of their pixels."""
+        return self._contents if self.files is None else self.files.contents
+
+    @cached_property
+    def _contents(self) -> Contents:
+        contents = Contents.unread(self.total)
+        places = np.arange(self.total) if self.places is None else self.places.numpy()
+        contents.hashes[places] = [content_hash(pixels) for pixels in self.images.cpu().numpy()]
+        return contents
+
+    def read_contents(self, progress: Callable[[int, int], None] | None = None) -> Contents:
+        """See `Images`; they are in memory."""
+        return self.contents if self.files is None else self.files.read_contents(progress)
+
+    def changed_since(self, before: Contents, progress: Callable[[int, int], None] | None = None) -> list[str]:
+        """See `Images`."""
+        if self.files is not None:
+            return self.files.changed_since(before, progress)
+        return [f"image {place}: has other pixels" for place in differing(before, self.contents)]
 
 
 def kinds_of_views(views: Views, own: Views | None, seed: int) -> list[tuple[Views, int]]:

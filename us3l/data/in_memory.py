@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from us3l.data.contents import UNKNOWN, Contents, content_hash
 from us3l.data.crops import square
 from us3l.data.decode import Damaged, Encoded, decode, fetch, weight
 from us3l.data.images import ImageSet
@@ -53,8 +54,13 @@ def _decode_all(
     images: np.ndarray | None = None
     kept: list[int] = []
     skipped: list[str] = []
+    contents = Contents.unread(len(files))
+    if files.source.statuses:
+        contents.statuses[:] = files.source.statuses(files.chosen)
     encoded = files.source.read(files.chosen)
-    for position, pixels in enumerate(in_threads(lambda one: _attempt(one, size, exact), encoded)):
+    attempts = in_threads(lambda image: _attempt(image, size, exact), encoded)
+    for position, (pixels, content) in enumerate(attempts):
+        contents.hashes[position] = content
         name = files.source.name(files.chosen[position])
         if isinstance(pixels, Damaged):
             skipped.append(f"{name}: {pixels}")
@@ -72,6 +78,7 @@ def _decode_all(
         done = position + 1
         if progress and (done % DECODED_AT_ONCE == 0 or done == len(files)):
             progress(done, len(files))
+    files.source.contents.note(files.chosen, contents.hashes, contents.statuses)
     if images is None:
         raise UserError(f"{files.name}: none of the {len(files)} images can be read; the first is {skipped[0]}")
     return torch.from_numpy(images[: len(kept)]), np.array(kept), skipped
@@ -92,14 +99,17 @@ def in_threads(decoding: Callable[[Encoded], T], encoded: Iterable[Encoded]) -> 
             yield from chain.from_iterable(pool.map(several, shares))
 
 
-def _attempt(encoded: Encoded, size: int | None, exact: bool) -> np.ndarray | Damaged:
-    """The pixels of an image, H x W x 3, or why there are none."""
+def _attempt(encoded: Encoded, size: int | None, exact: bool) -> tuple[np.ndarray | Damaged, int]:
+    """The pixels of an image, H x W x 3, or why there are none; and the hash of its bytes."""
+    content = UNKNOWN
     try:
+        encoded = fetch(encoded)
+        content = content_hash(encoded)
         if size is None or exact:
-            return decode(encoded, size)
-        return square(fetch(encoded), size).permute(1, 2, 0).numpy()
+            return decode(encoded, size), content
+        return square(encoded, size).permute(1, 2, 0).numpy(), content
     except Damaged as error:
-        return error
+        return error, content
 
 
 def _some(encoded: Iterator[Encoded]) -> list[Encoded]:

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from us3l.data.catalogue import Blocks, Catalogue, encode_labels
+from us3l.data.contents import status_numbers
 from us3l.data.decode import Encoded
+from us3l.data.index import status
 from us3l.data.splits import split_names
 from us3l.system.errors import UserError
 from us3l.system.streams import one_line
@@ -47,7 +49,17 @@ def open_parquet(files: Sequence[Path]) -> Catalogue:
 
     in_test = np.repeat([parts[table.path] in test for table in tables], counts) if train and test else None
     joined = _Tables(tables)
-    return Catalogue(joined.name, joined.read, labels, classes, in_test, joined.blocks, joined.sizes, left_out)
+    return Catalogue(
+        joined.name,
+        joined.read,
+        labels,
+        classes,
+        in_test,
+        joined.blocks,
+        sizes=joined.sizes,
+        statuses=joined.statuses,
+        left_out=left_out,
+    )
 
 
 class _Tables:
@@ -72,6 +84,14 @@ class _Tables:
         """Those of the files that they are in."""
         files = np.array([table.path.stat().st_size for table in self.tables], np.int64)
         return files[np.searchsorted(self.bounds, indices, side="right") - 1]
+
+    def statuses(self, indices: np.ndarray) -> np.ndarray:
+        places = np.searchsorted(self.bounds, indices, side="right") - 1
+        numbers = np.zeros(len(self.tables), np.int64)
+        for place in np.unique(places):
+            with self.tables[place].readable():
+                numbers[place] = status_numbers(np.array([status(self.tables[place].path.stat())]))[0]
+        return numbers[places]
 
     def name(self, index: int) -> str:
         place = int(np.searchsorted(self.bounds, index, side="right")) - 1

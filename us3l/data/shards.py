@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from us3l.data.catalogue import IMAGE_SUFFIXES, Blocks, Catalogue, Names, encode_labels
+from us3l.data.contents import status_numbers
 from us3l.data.decode import LARGEST_FILE, Encoded
 from us3l.data.index import Index, indexed, status, statuses
 from us3l.data.splits import split_names
@@ -59,7 +60,9 @@ def open_shards(root: Path, shards: Sequence[Path], progress: Callable[[int, int
     in_test = np.repeat([parts[name] in test for name in relative], np.diff(bounds)) if train and test else None
     files = _Shards(root, relative, index.statuses, bounds, arrays["offsets"], arrays["sizes"], _names(arrays))
     blocks = Blocks(bounds[:-1][np.diff(bounds) > 0], np.zeros(np.count_nonzero(np.diff(bounds)), np.int64))
-    return Catalogue(files.name, files.read, labels, classes, in_test, blocks, files.sizes_of)
+    return Catalogue(
+        files.name, files.read, labels, classes, in_test, blocks, sizes=files.sizes_of, statuses=files.statuses_of
+    )
 
 
 def _names(arrays: dict[str, np.ndarray]) -> Names:
@@ -84,6 +87,9 @@ class _Shards:
 
     def sizes_of(self, indices: np.ndarray) -> np.ndarray:
         return self.sizes[indices]
+
+    def statuses_of(self, indices: np.ndarray) -> np.ndarray:
+        return status_numbers(self.statuses)[np.searchsorted(self.bounds, indices, side="right") - 1]
 
     def read(self, indices: np.ndarray) -> Iterator[Encoded]:
         for shard, (start, end) in enumerate(pairwise(self.bounds)):

@@ -181,7 +181,7 @@ def find(
     """
     files = _files(data, split, limit, root, progress)
     name, source = files.name, files.source
-    if source.sizes is not None and (measured := measure_white(source)):
+    if source.statuses is not None and (measured := measure_white(source)):
         largest, white = measured
         files = replace(files, source=source.with_white(white))
         progress.say(

@@ -26,10 +26,11 @@ from torch import Tensor
 
 from us3l.data.augment import DRAWN, apply_to_crops, drawn, normalise
 from us3l.data.catalogue import Blocks, Catalogue
+from us3l.data.contents import UNKNOWN, Contents, content_hash, differing
 from us3l.data.crops import Item, RandomCrops, Read, Reader, Squares, unreadable
 from us3l.data.decode import WHITES, Damaged, brightest, content, measure
 from us3l.data.images import Batch, Channels, ImageSet, Step, checksum, share
-from us3l.data.in_memory import decode_all
+from us3l.data.in_memory import Counter, decode_all, in_threads
 from us3l.data.loader import default_workers, read_ahead
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.view_settings import MEAN, STD, Views
@@ -153,6 +154,50 @@ class ImageFiles:
         """How many processes make the views for a device, unless it is said."""
         return default_workers()
 
+    @property
+    def contents(self) -> Contents:
+        """See `us3l.data.images.Images`."""
+        return self.source.contents[self.chosen]
+
+    def note(self, contents: np.ndarray) -> list[str]:
+        """Take note of the hashes of images that were read: see `Read.contents`; name those that are not what they
+        were."""
+        changed = self.source.contents.note(*contents.T)
+        return [f"{self.source.name(index)}: other bytes than before" for index in changed]
+
+    def read_contents(self, progress: Counter | None = None) -> Contents:
+        """See `us3l.data.images.Images`."""
+        places = np.flatnonzero(self.source.contents.hashes[self.chosen] == UNKNOWN)
+        self._read_contents(self.chosen[places], progress)
+        return self.contents
+
+    def _read_contents(self, indices: np.ndarray, progress: Counter | None = None) -> None:
+        source = self.source
+        statuses = source.statuses(indices) if source.statuses else np.zeros(len(indices), np.int64)
+        hashes = np.zeros(len(indices), np.int64)
+        for place, value in enumerate(in_threads(content_hash, source.read(indices))):
+            hashes[place] = value
+            if progress:
+                progress(place + 1, len(indices))
+        source.contents.note(indices, hashes, statuses)
+
+    def changed_since(self, before: Contents, progress: Counter | None = None) -> list[str]:
+        """See `us3l.data.images.Images`."""
+        differing(before, self.contents)  # that there are as many
+        source, chosen = self.source, self.chosen
+        unread = (before.hashes != UNKNOWN) & (source.contents.hashes[chosen] == UNKNOWN)
+        if source.statuses is None:
+            return self._changed(before)  # what a program gives is compared when it is read
+        same = unread & (source.statuses(chosen) == before.statuses) & (before.statuses != UNKNOWN)
+        source.contents.note(chosen[same], before.hashes[same], before.statuses[same])
+        self._read_contents(chosen[unread & ~same], progress)
+        gone = chosen[unread & (source.contents.hashes[chosen] == UNKNOWN)]
+        return self._changed(before) + [f"{source.name(index)}: cannot be read any more" for index in gone]
+
+    def _changed(self, before: Contents) -> list[str]:
+        places = differing(before, self.contents)
+        return [f"{self.source.name(self.chosen[place])}: other bytes than before" for place in places]
+
     def fingerprint(self) -> list[int]:
         """The number of images, and checksums of names, of encoded sizes, of some images' bytes, and of labels."""
         names = contents = 0
@@ -199,22 +244,25 @@ def _batches(
     labels = files.labels
     for read, waited in read_ahead(reader, items, default_workers() if workers is None else workers, pinned):
         kept = torch.tensor(read.indices, dtype=torch.int64)
-        yield Batch(to_views(read), kept, None if labels is None else labels[kept], read.damaged, waited)
+        own_labels = None if labels is None else labels[kept]
+        yield Batch(to_views(read), kept, own_labels, read.damaged, files.note(read.contents), waited)
 
 
 def _without_empty(batches: Iterator[Batch], name: str) -> Iterator[Batch]:
     """The batches in which there is an image; one of them tells of those in which there is none."""
     held: Batch | None = None
     damaged: list[str] = []
+    changed: list[str] = []
     for batch in batches:
         damaged += batch.damaged
+        changed += batch.changed
         if len(batch):
             if held:
                 yield held
-            held, damaged = replace(batch, damaged=damaged), []
+            held, damaged, changed = replace(batch, damaged=damaged, changed=changed), [], []
     if held is None:
         raise unreadable(name, damaged)
-    yield replace(held, damaged=[*held.damaged, *damaged])
+    yield replace(held, damaged=[*held.damaged, *damaged], changed=[*held.changed, *changed])
 
 
 def block_order(blocks: Blocks, chosen: np.ndarray, generator: torch.Generator) -> Tensor:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from us3l.collection.shared_space import SpaceName, fit_missing, space_of
+from us3l.collection.shared_space import fit_missing, space_of
 from us3l.data.preprocessing import Preprocessing
+from us3l.deploy.deployment_settings import ExportSettings
 from us3l.deploy.evaluated import Head, classifier_heads, find_accuracy, find_heads, finetuned_head
 from us3l.deploy.evidence import calibrate_rest, find_evidence
 from us3l.deploy.export import Source, export
 from us3l.deploy.proof import Proof
 from us3l.run import Run
-from us3l.run.bundles import Entry, Format
+from us3l.run.bundles import Entry
+from us3l.setting_types import several
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
-from us3l.width import AnyWidth, Width
+from us3l.width import Width
 
 
 @dataclass
@@ -43,41 +46,16 @@ class Exported:
         ]
 
 
-def export_run(
-    run: Run,
-    widths: Sequence[AnyWidth],
-    formats: Sequence[Format] = ("torch",),
-    int8: bool = False,
-    head: str | None = None,
-    data: str | None = None,
-    space: SpaceName = "own",
-    out: Path | None = None,
-    overwrite: bool = False,
-    progress: Progress = SILENT,
-    exported: Exported | None = None,
-) -> Exported:
+def export_run(run: Run, settings: ExportSettings, progress: Progress = SILENT) -> Exported:
     """Write networks of a run as files, each proved to be the network it came from.
 
     Args:
-        run: a run's folder, or a model's.
-        widths: one or several.
-        formats: kinds of files.
-        int8: quantise to INT8 (ONNX and OpenVINO).
-        head: add the classifier that evaluation learned: "probe", or the name of the data if there are several;
-            "finetuned" takes the network that fine-tuning made, with "finetuned:NAME" if there are several;
-            "classifier" adds the one that the run was trained with, at any width.
-        space: "shared" writes encoders whose features can be compared across widths.
-        data: images to calibrate INT8 and to prove the files on (default: those of the training).
-        out: folder for the files (default: export/ in the run's folder); an earlier bundle there is added to.
-        overwrite: replace files of the same name.
-        progress: what to tell while it works.
-        exported: where to note each network as it is done, for those who want to know of them after an error.
-
-    Returns:
-        What was written.
+        run: A run, a model's folder, or a network in memory, for which `out` is needed.
+        settings: Which networks, and as what.
+        progress: Told how far it is, and after an error which networks are written nevertheless.
     """
-    net = run.network
-    chosen = [net.check(width) for width in widths]
+    net, head, data, space = run.network, settings.head, settings.data, settings.space
+    chosen = [net.check(width) for width in several(settings.width)]
     if space_of(space) == "shared" and head:
         raise UserError("a file gives classes or embeddings: `head` and `space='shared'` do not go together")
     heads = heads_of(run, net, chosen, head) if head else {}
@@ -90,19 +68,30 @@ def export_run(
     if run.product == "teacher":
         provenance["product"] = "teacher"
     source = Source(net, preprocessing.size, provenance, run.weights.weights)
-    evidence = find_evidence(run, preprocessing, int8, data, progress)
-    done = exported or Exported(Path())
-    done.folder = out or run.export_folder
-    with progress.counting("exporting", len(chosen) * len(formats)) as counting:
+    evidence = find_evidence(run, preprocessing, settings.int8, data, progress)
+    done, formats = Exported(Path(settings.out or run.export_folder)), several(settings.format)
+    with progress.counting("exporting", len(chosen) * len(formats)) as counting, told_after_errors(done, progress):
         for width in chosen:
             given = heads.get(width)
             accuracy = find_accuracy(run, net, width, given.data if given and given.classes else None)
             for kind in formats:
-                done.networks.append(
-                    export(source, width, kind, done.folder, evidence, int8, given, accuracy, overwrite)
+                written = export(
+                    source, width, kind, done.folder, evidence, settings.int8, given, accuracy, settings.overwrite
                 )
+                done.networks.append(written)
                 counting.more(1)
     return done
+
+
+@contextmanager
+def told_after_errors(done: Exported, progress: Progress) -> Iterator[None]:
+    """Tell which networks are written and proved although a later one failed."""
+    try:
+        yield
+    except BaseException:
+        for file in done.files:
+            progress.say(f"proved and written nevertheless: {file}")
+        raise
 
 
 def heads_of(run: Run, net: Slimmable, widths: Sequence[Width], name: str) -> dict[Width, Head]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from us3l.data.preprocessing import Preprocessing
+from us3l.deploy.deployment_settings import PickSettings
 from us3l.deploy.evaluated import Accuracies, best_searched, read_accuracies, searched
-from us3l.deploy.pick import BUDGETS, Choice, pick
+from us3l.deploy.pick import Choice, pick
 from us3l.deploy.profile import all_costs, candidates, costs_of
 from us3l.deploy.profiling import by_agreement
 from us3l.run import Run
@@ -82,59 +83,33 @@ class Picked:
         }
 
 
-def pick_width(
-    run: Run,
-    latency_ms: float | None = None,
-    macs: float | None = None,
-    params: float | None = None,
-    size_mb: float | None = None,
-    memory_mb: float | None = None,
-    accuracy_at_least: float | None = None,
-    device: str | None = None,
-    backend: str | None = None,
-    batch_size: int | None = None,
-    percentile: Literal["p50", "p95"] = "p95",
-    data: str | None = None,
-) -> Picked:
-    """The best width of a run within all budgets given.
+def pick_width(run: Run, settings: PickSettings) -> Picked:
+    """Return the best width of a run within all budgets.
+
+    The best is the most accurate; without accuracies the one that agrees most with the full network, if `us3l profile`
+    compared them, or else the widest.
 
     Args:
-        run: a run's folder, or a model's.
-        latency_ms: most milliseconds for one batch; needs a profile.
-        macs: most multiply-accumulates per image.
-        params: most parameters.
-        size_mb: most megabytes of the weights, in 32 bits.
-        memory_mb: most megabytes of the activations at any time, for one batch.
-        accuracy_at_least: least accuracy in percent.
-        device: whose latencies count (default: the only one profiled).
-        backend: count only its latencies (default: the fastest one).
-        batch_size: default: the smallest that was profiled, or 1.
-        percentile: which latency must keep the budget.
-        data: the evaluation to go by, if there are several.
-
-    Returns:
-        The choice. The best is the most accurate; without accuracies the one that agrees most with the full network, if
-        `us3l profile` compared them, or else the widest.
+        run: A run, a model's folder, or a network in memory, which has no latencies.
+        settings: The budgets, and whose latencies and accuracies count.
     """
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size={batch_size} must be at least 1")
-    given = {"latency_ms": latency_ms, "macs": macs, "params": params, "size_mb": size_mb, "memory_mb": memory_mb}
-    budgets = {name: value for name in BUDGETS if (value := given[name]) is not None}
+    budgets = settings.limits
     net = run.network
-    profile = find_profile(run, device, latency_ms is not None)
+    profile = find_profile(run, settings.device, settings.latency_ms is not None)
     if profile is None:
         size = Preprocessing.of(net).size
         profile = Profile(size, all_costs(net, size), device="")
-    accuracies = read_accuracies(run, net, data) or searched(run, net) or by_agreement(profile)
+    accuracies = read_accuracies(run, net, settings.data) or searched(run, net) or by_agreement(profile)
     profile = with_subnets(profile, net, [*(accuracies.percent if accuracies else ()), *best_searched(run, net)])
-    if accuracy_at_least is not None and (accuracies is None or accuracies.metric == "agreement"):
+    if settings.accuracy_at_least is not None and (accuracies is None or accuracies.metric == "agreement"):
         raise UserError("no width has an accuracy: evaluate the run first, or leave out `accuracy_at_least`")
-    batch = batch_size or min(profile.batches(), default=1)
-    if latency_ms is not None:
-        check_profiled(profile, backend, batch)
-    table = candidates(profile, accuracies, backend, batch, percentile)
-    choice = pick(table, budgets, accuracy_at_least)
-    return Picked(choice, accuracies, budgets, batch, percentile, accuracy_at_least, profile.device or None)
+    batch = settings.batch_size or min(profile.batches(), default=1)
+    if settings.latency_ms is not None:
+        check_profiled(profile, settings.backend, batch)
+    table = candidates(profile, accuracies, settings.backend, batch, settings.percentile)
+    choice = pick(table, budgets, settings.accuracy_at_least)
+    device = profile.device or None
+    return Picked(choice, accuracies, budgets, batch, settings.percentile, settings.accuracy_at_least, device)
 
 
 def with_subnets(profile: Profile, net: Slimmable, widths: Iterable[Width]) -> Profile:

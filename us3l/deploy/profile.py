@@ -34,9 +34,8 @@ def all_costs(net: Slimmable, size: int, progress: Advance | None = None, also: 
 
 def costs_of(net: Slimmable, width: Width, size: int) -> Costs:
     """What does not depend on a device. Nothing is computed."""
-    network = net.skeleton(width, tracking=True)
-    price = cost(network, (3, size, size))
-    return Costs(width, price.params, price.macs, price.bytes, peak_memory(network, (3, size, size)))
+    price = cost(net, width, size=size)
+    return Costs(width, price.params, price.macs, price.bytes, peak_memory(net.skeleton(width), (3, size, size)))
 
 
 def latencies(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.agreement import agreement
+from us3l.deploy.deployment_settings import Backend, ProfileSettings
 from us3l.deploy.device_table import read_device_profile
 from us3l.deploy.evaluated import Accuracies, best_searched, read_accuracies
 from us3l.deploy.evidence import calibrate_rest
@@ -20,14 +21,13 @@ from us3l.evaluation.tasks import NINE_WIDTHS
 from us3l.evaluation.unlabelled import COMPARED, FEWEST, NEIGHBOURS
 from us3l.run import Run
 from us3l.run.profiles import Agreement, Latency, Profile, device_name, profile_file, write_profile
-from us3l.runtime.backends import Backend, library, machine, set_threads
+from us3l.runtime.backends import library, machine, set_threads
+from us3l.setting_types import several
 from us3l.slimmable import Slimmable
 from us3l.system.devices import processor_name
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
 from us3l.width import AnyWidth, Width
-
-Widths = Literal["all"] | Sequence[AnyWidth]
 
 
 @dataclass(frozen=True)
@@ -44,65 +44,50 @@ class Profiled:
         return self.profile.rows(self.accuracies.percent if self.accuracies else None)
 
 
-def profile_run(
-    run: Run,
-    widths: Widths | None = None,
-    backends: Sequence[Backend] = ("torch",),
-    batch_size: Sequence[int] = (1,),
-    threads: int | None = None,
-    repeats: int = 10,
-    size: int | None = None,
-    data: str | None = None,
-    device: str | None = None,
-    device_profile: Path | None = None,
-    overwrite: bool = False,
-    progress: Progress = SILENT,
-) -> Profiled:
-    """Measure a run's widths on this machine, or take over a table from another, and keep what was found.
+def profile_run(run: Run, settings: ProfileSettings | None = None, progress: Progress = SILENT) -> Profiled:
+    """Measure a run's widths on this machine, or take over a table from another, and keep the results.
 
     Args:
-        run: a run's folder, or a model's.
-        widths: those to time (default: the paper's nine, and those that were evaluated).
-        backends: what runs the networks.
-        batch_size: batch sizes to time.
-        threads: those that compute one batch.
-        repeats: turns that each network takes, of four timed runs each.
-        size: side of the images (default: that of training).
-        data: the evaluation to join, if there are several.
-        device: a name for this device (default: its processor's, or that of the table's file).
-        device_profile: a table of latencies measured elsewhere, instead of measuring here.
-        overwrite: replace an earlier profile of that device.
-        progress: what to tell while it works.
+        run: A run, a model's folder, or a network in memory, of which nothing is kept.
+        settings: What is timed, and how.
+        progress: What to tell while it works.
 
     Returns:
         The profile.
     """
-    device = device_name(device or (device_profile.stem if device_profile else processor_name()))
-    if profile_file(run, device).exists() and not overwrite:
+    settings = settings or ProfileSettings()
+    table = None if settings.device_profile is None else Path(settings.device_profile)
+    device = device_name(settings.device or (table.stem if table else processor_name()))
+    if profile_file(run, device).exists() and not settings.overwrite:
         raise UserError(
             f"{run.folder} already has a profile of {device}: name another `device`, or profile with `overwrite`"
         )
     net = run.network
     preprocessing = Preprocessing.of(net)
-    accuracies = read_accuracies(run, net, data)
-    side = preprocessing.size if size is None else size
-    if device_profile:
-        found, where = read_device_profile(net, device_profile), {"file": str(device_profile)}
+    accuracies = read_accuracies(run, net, settings.data)
+    side = preprocessing.size if settings.size is None else settings.size
+    if table:
+        found, where = read_device_profile(net, table), {"file": str(table)}
     else:
-        threads = set_threads(threads)
+        threads, backends = set_threads(settings.threads), several(settings.backends)
         evaluated = accuracies.percent if accuracies else ()
-        asked = widths or {*net.among(NINE_WIDTHS), *evaluated, *best_searched(run, net)}
-        chosen = sorted({net.canonical(width) for width in (net.widths if asked == "all" else asked)})[::-1]
-        calibrate_rest(run, net, chosen, None, progress)
-        found = measure(net, chosen, backends, batch_size, threads, repeats, side, progress)
-        where = machine(tuple(backends), threads)
+        chosen: Iterable[AnyWidth] = {*net.among(NINE_WIDTHS), *evaluated, *best_searched(run, net)}
+        if settings.widths == "all":
+            chosen = net.widths
+        elif settings.widths:
+            chosen = several(settings.widths)
+        widths = sorted({net.canonical(width) for width in chosen})[::-1]
+        calibrate_rest(run, net, widths, None, progress)
+        found = measure(net, widths, backends, several(settings.batch_size), threads, settings.repeats, side, progress)
+        where = machine(backends, threads)
     others = {latency.width for latency in found} - {*net.widths}
     with progress.counting("counting costs", len(net.widths) + len(others)) as counting:
         profile = Profile(side, all_costs(net, side, counting.more, others), found, where, device)
     if accuracies is None:
         profile = replace(profile, agreement=compare(run, net, preprocessing, profile, progress))
         accuracies = by_agreement(profile)
-    return Profiled(profile, accuracies, write_profile(run, profile, accuracies.percent if accuracies else None))
+    percent = accuracies.percent if accuracies else None
+    return Profiled(profile, accuracies, write_profile(run, profile, percent) if run.saved else [])
 
 
 def measure(

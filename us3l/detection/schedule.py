@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from math import ceil, isfinite
 from typing import Literal
 
@@ -28,7 +28,7 @@ class Schedule:
 SCHEDULES = {"coco": Schedule(90_000, (2 / 3, 8 / 9), 1000, 0.8), "voc": Schedule(24_000, (3 / 4, 11 / 12), 100, 0.6)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DetectorTraining:
     """How a detector is built and trained."""
 
@@ -59,6 +59,11 @@ class DetectorTraining:
         if self.seed < 0:
             raise UserError(f"seed must not be negative, not {self.seed}")
 
+    @property
+    def training(self) -> DetectorTraining:
+        """These settings alone, without those of the data and of the machine."""
+        return DetectorTraining(**{field.name: getattr(self, field.name) for field in fields(DetectorTraining)})
+
     def plan(self, layout: str) -> LearningRates:
         usual = SCHEDULES[layout]
         # As many images as the usual schedule sees, whatever the batch.
@@ -71,13 +76,12 @@ class DetectorTraining:
         )
 
 
-@dataclass(frozen=True)
-class DetectionSettings:
+@dataclass(frozen=True, kw_only=True)
+class DetectionSettings(DetectorTraining):
     """How a detector is trained, and what on."""
 
     masks: Literal["auto", "yes", "no"] = "auto"
     """Also learn masks (auto: if every object of the training images has one)."""
-    training: DetectorTraining = field(default_factory=DetectorTraining)
     train_split: str | None = None
     """Split to train on (default: trainval or train of VOC's layout, train2017 of COCO's)."""
     test_split: str | None = None
@@ -94,6 +98,7 @@ class DetectionSettings:
     """Device to compute on."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.save_every < 1 or self.workers < 0:
             raise UserError(f"save_every={self.save_every} must be at least 1, and workers={self.workers} at least 0")
 

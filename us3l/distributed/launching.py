@@ -23,7 +23,7 @@ _turns = itertools.count()
 
 
 def processes(devices: int) -> tuple[int, int]:
-    """How many processes there will be on each machine, and on how many machines.
+    """Return how many processes there will be on each machine, and on how many machines.
 
     Args:
         devices: The number on one machine, unless torchrun has started them, which then decides.
@@ -60,18 +60,18 @@ def make_fabric(accelerator: str, devices: int, precision: str) -> Fabric:
 
 
 def is_first(fabric: Fabric) -> bool:
-    """Whether this is the process that writes; unlike `is_global_zero` it is right before the launch."""
+    """Return whether this is the process that writes; unlike `is_global_zero` it is right before the launch."""
     environment = getattr(fabric.strategy, "cluster_environment", None)
     return environment is None or environment.local_rank() == environment.node_rank() == 0
 
 
 def is_first_rank() -> bool:
-    """Whether this is the process that speaks, for those who have no Fabric at hand."""
+    """Return whether this is the process that speaks, for those who have no Fabric at hand."""
     return not getattr(rank_zero_only, "rank", 0)
 
 
 def any_of(fabric: Fabric, mine: bool) -> bool:
-    """Whether it holds for any process; all must ask together."""
+    """Return whether it holds for any process; all must ask together."""
     if fabric.world_size == 1:
         return mine
     return bool(fabric.all_reduce(torch.tensor(float(mine), device=fabric.device), reduce_op="sum"))

@@ -21,11 +21,11 @@ class Peers:
     count: int = 1
 
     def gather(self, rows: Tensor) -> Tensor:
-        """The rows of all processes in the order of their ranks; gradients flow back to where the rows came from."""
+        """Return the rows of all processes in the order of their ranks; gradients flow back to where they came from."""
         return rows if self.count == 1 else _Gather.apply(rows.contiguous(), self)
 
     def places(self, rows: Tensor) -> Tensor:
-        """Where this process's rows are among those of all."""
+        """Return where this process's rows are among those of all."""
         return self.rank * len(rows) + torch.arange(len(rows), device=rows.device)
 
 
@@ -36,9 +36,9 @@ class _Gather(torch.autograd.Function):  # torch.distributed.nn, which has this,
     @staticmethod
     def forward(ctx: Any, rows: Tensor, peers: Peers) -> Tensor:
         ctx.peers = peers
-        found = [torch.empty_like(rows) for _ in range(peers.count)]
-        distributed.all_gather(found, rows)
-        return torch.cat(found)
+        gathered = [torch.empty_like(rows) for _ in range(peers.count)]
+        distributed.all_gather(gathered, rows)
+        return torch.cat(gathered)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

@@ -25,6 +25,7 @@ from us3l.run.evaluations import EvaluationRecord, settle, write_evaluation
 from us3l.run.finetuned import write_finetuned
 from us3l.run.identity import identify
 from us3l.run.probes import keep_probes
+from us3l.setting_types import several
 from us3l.slimmable import Slimmable
 from us3l.system.devices import choose_device, moved
 from us3l.system.progress import SILENT, Progress
@@ -70,7 +71,8 @@ class Job:
         asked = self.settings.widths
         if asked == "all":
             return [*self.net.widths[::-1]]
-        return list(dict.fromkeys(map(self.net.check, asked or self.net.among(NINE_WIDTHS))))
+        chosen = several(asked) if asked else self.net.among(NINE_WIDTHS)
+        return list(dict.fromkeys(map(self.net.check, chosen)))
 
     @property
     def size(self) -> int:
@@ -89,11 +91,11 @@ class Job:
         """How classifiers are trained; None for protocols that do not train by steps."""
         return self.settings.training(self.size, self.probe or "transfer")
 
-    @cached_property
+    @property
     def record(self) -> EvaluationRecord:
-        """What is going to be measured, without any results."""
-        protocol, split, name = self.settings.protocol, self.settings.split, self.train.name
-        suffixes = [protocol] * (protocol != "fast") + [split] * (split != "test")
+        """What is going to be measured, without any results; of images that are read meanwhile, it knows more later."""
+        protocol, name = self.settings.protocol, self.train.name
+        suffixes = [protocol] * (protocol != "fast") + [self.settings.split] * (self.settings.split != "test")
         identity = identify(self.data or name, self.train, self.test)
         return EvaluationRecord(
             name="-".join([name, *suffixes]),
@@ -101,7 +103,7 @@ class Job:
             data=self.data or name,
             identity=identity,
             protocol=protocol,
-            split=split,
+            split=self.settings.split,
             probe=self.probe,
             training=asdict(self.training) if self.training else None,
             size=self.size,
@@ -112,8 +114,14 @@ class Job:
         )
 
     def check(self, run: Run, name: str | None = None, overwrite: bool = False) -> None:
-        """Learn before the work what speaks against keeping its results; see `keep`."""
-        settle(run, self.record, name, overwrite)
+        """Learn before the work what speaks against keeping its results; see `keep`.
+
+        If they are to join those of an earlier evaluation, every image is compared with what it was then.
+        """
+        if settle(run, self.record, name, overwrite).widths:
+            for images in (self.train, self.test):
+                images.read_contents()
+            settle(run, self.record, name, overwrite)
 
     def keep(
         self, run: Run, evaluation: Evaluation, name: str | None = None, overwrite: bool = False
@@ -175,7 +183,14 @@ class Job:
             if not self.labelled:
                 return evaluate_unlabelled(self.net, *images, self.widths, None, count.more)
             found = evaluate_frozen(
-                self.net, *images, self.widths, None, settings.floor, settings.label_share, settings.seeds, count.more
+                self.net,
+                *images,
+                self.widths,
+                None,
+                settings.floor,
+                several(settings.label_share),
+                settings.seeds,
+                count.more,
             )
             if not settings.quality:
                 return found

@@ -7,34 +7,34 @@ from typing import Literal
 
 from us3l.evaluation.protocols import ProbeKind, Protocol, Training, finetuning, paper_probe
 from us3l.run.evaluations import EvaluationSplit
+from us3l.setting_types import AllWidths, SomeShares, several
 from us3l.system.devices import Device
 from us3l.system.errors import UserError
-from us3l.width import Width
 
 TRAINED = ("epochs", "lr", "batch_size", "weight_decay")
 """Settings of the protocols that train by steps."""
 STEPWISE = ("paper", "finetune")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
     """What is measured, and how."""
 
-    widths: Literal["all"] | tuple[Width, ...] | None = None
+    widths: AllWidths | None = None
     """Widths to evaluate, or "all" distinct ones (default: the paper's nine, as far as the network has them). A name
     such as 0.75-0.75-0.5-0.5 is a sub-network with a width for each stage."""
     protocol: Protocol = "fast"
     """What learns from the labels."""
-    split: EvaluationSplit = "test"
-    """Test on the test images, or on validation images: a fixed tenth of each class of the training images, from which
-    then nothing is learned. Choose settings by these (see us3l pretrain --validation)."""
     probe: Literal["auto"] | ProbeKind = "auto"
     """Which of the paper's probes: for ImageNet, for other data, or for ViTs (paper; auto: by data and network)."""
+    split: EvaluationSplit = "test"
+    """Test on the test images, or on validation images: a fixed tenth of each class of the training images, which the
+    classifiers then do not learn from. Use validation to choose settings (see us3l pretrain --validation)."""
     floor: bool = True
     """Also evaluate the untrained network (fast)."""
     quality: bool = True
     """Also measure what needs no labels: RankMe, LiDAR and agreement with the full width (fast)."""
-    label_share: tuple[float, ...] = ()
+    label_share: SomeShares = ()
     """Also learn linear probes from these shares of every class's labels (fast)."""
     seeds: int = 1
     """Repeat with this many seeds, for mean and standard deviation (label shares, paper, finetune)."""
@@ -61,7 +61,7 @@ class EvaluationSettings:
             raise UserError(f"probe={self.probe!r} is one of the paper's: it goes with the protocol 'paper'")
         if self.label_share and self.protocol != "fast":
             raise UserError("label_share goes with the fast protocol; for others give fewer images (`train_images`)")
-        for share in self.label_share:
+        for share in several(self.label_share):
             if not 0 < share <= 1:
                 raise UserError(f"a share of the labels is above 0 and at most 1, not {share:g}")
 

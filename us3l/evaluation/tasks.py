@@ -66,7 +66,7 @@ class EvaluationTask:
         """Scores beside the cost of each width, and beside those of the untrained network."""
         results = []
         for width, kinds in scores.items():
-            price = cost(self.net.skeleton(width), (3, self.size, self.size))
+            price = cost(self.net, width, size=self.size)
             values = {kind: score.top1 for kind, score in kinds.items()}
             values |= {f"{kind}_top5": score.top5 for kind, score in kinds.items() if score.top5 is not None}
             values |= {f"{kind}_untrained": score.top1 for kind, score in (floors or {}).get(width, {}).items()}

@@ -41,7 +41,7 @@ class Alignment(HeadLinear):
 
 
 def suits_onednn(x: Tensor) -> bool:
-    """Whether products of matrices go through oneDNN instead of MKL, which takes a third longer on AMD processors."""
+    """Return whether matrices are multiplied by oneDNN instead of MKL, which takes a third longer on AMD processors."""
     plain = x.device.type == "cpu" and x.dtype == torch.float32
     if not plain or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return False
@@ -71,7 +71,7 @@ def predictor(dim: int, hidden: int, final_norm: bool = False) -> nn.Sequential:
 
 
 def per_view(head: nn.Module, views: Sequence[Tensor]) -> PerView:
-    """What a head makes of each view.
+    """Return what a head makes of each view.
 
     Linear layers take all views at once: they are wide, and the traffic of their weights and gradients is what they
     cost. Norms take each view by itself.

@@ -15,7 +15,7 @@ from us3l.distributed.peers import ALONE, Peers
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of length 1; never in less than float32.
+    """Return rows of length 1; never in less than float32.
 
     Args:
         x: Vectors (N x D).
@@ -69,7 +69,7 @@ def info_nce(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> 
 
 
 def negative_cosine(z: Tensor, t: Tensor) -> Tensor:
-    """The mean negative cosine similarity of outputs and targets (eq. 6): what the paper calls MSE.
+    """Return the mean negative cosine similarity of outputs and targets (eq. 6): what the paper calls MSE.
 
     Args:
         z: Outputs, unit vectors (N x D).
@@ -120,44 +120,55 @@ def seed(z: Tensor, t: Tensor, queue: Tensor, temperature: float, teacher_temper
     return F.cross_entropy(similarities(z, t, queue) / temperature, expected)
 
 
-def relations(
-    z: Tensor, t: Tensor, others: Tensor, temperature: float, relation_temperature: float, peers: Peers = ALONE
-) -> Tensor:
-    """Outputs are to be as similar to the other samples of the batch as their targets are (SEED's, without a queue).
+def relations(z: Tensor, t: Tensor, relation_temperature: float, peers: Peers = ALONE) -> Tensor:
+    """Outputs are to be as similar to the other targets of the batch as their own are (SEED's, without a queue).
 
     Args:
         z: Outputs, unit vectors (N x D).
-        t: Their targets, unit vectors (N x D).
-        others: Targets of the samples that both are compared with (N x D), row by row the same samples; nothing is
-            compared with its own.
-        temperature: Divides the outputs' cosines.
-        relation_temperature: Divides the targets' cosines.
+        t: Their targets, unit vectors (N x D); no row is compared with its own.
+        relation_temperature: Divides the cosines, those of outputs and those of targets.
         peers: The processes that share the batch.
 
     Returns:
         The mean cross-entropy over the N rows.
 
     >>> both = unit(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
-    >>> round(relations(both, both, both, 1.0, 1.0).item(), 4)  # the mean of 0.6343, 0.6343 and log 2
+    >>> round(relations(both, both, 1.0).item(), 4)  # the mean of 0.6343, 0.6343 and log 2
     0.6539
     """
-    everyone, own = peers.gather(others), peers.places(z)[:, None]
+    everyone, own = peers.gather(t), peers.places(z)[:, None]
     least = torch.finfo(z.dtype).min  # not minus infinity: the targets' zeros times that are not a number
-    logits = (products(z, everyone) / temperature).scatter(1, own, least)
+    logits = (products(z, everyone) / relation_temperature).scatter(1, own, least)
     expected = (products(t, everyone) / relation_temperature).scatter(1, own, least).softmax(dim=1)
     return F.cross_entropy(logits, expected)
 
 
 def similarities(z: Tensor, t: Tensor, queue: Tensor) -> Tensor:
-    """Of each row of `z` to its row of `t`, and to all of the queue: N x (1 + K)."""
+    """Return those of each row of `z` to its row of `t`, and to all of the queue: N x (1 + K)."""
     return torch.cat([(z * t).sum(dim=1, keepdim=True), products(z, queue)], dim=1)
 
 
 def products(rows: Tensor, others: Tensor) -> Tensor:
-    """Of each row with each of the others, in their own type: mixed precision would round cosines to three digits."""
+    """Multiply all rows with all others in their own type: mixed precision would round cosines to three digits."""
     kind = rows.device.type
     with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
         return rows @ others.T
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of a network's class probabilities with labels.
+
+    Args:
+        logits: Of the network that learns (N x C).
+        labels: Numbers of classes (N).
+
+    Returns:
+        The mean over the N rows.
+
+    >>> round(cross_entropy(torch.zeros(1, 2), torch.tensor([1])).item(), 4)  # log 2
+    0.6931
+    """
+    return F.cross_entropy(logits, labels)
 
 
 def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

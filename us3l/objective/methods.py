@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from us3l.objective.spec import Objective
 from us3l.system.errors import UserError, did_you_mean
 
-COMPOSITION = (
-    "base_loss distill_loss own relations teacher_features teacher_relations wider_teaches sub_weight "
-    "width_power head momentum_base momentum_sub samples sandwich max_first full_alone gradual lowest_from "
-    "fixed_widths update alpha teacher_schedule final_norm projector_norm sub_size sub_crop sub_momentum product"
+OF_RECIPES = (
+    "temperature relation_temperature teacher_temperature queue teacher_momentum teacher_memory hidden predictor dim "
+    "stratified mixed mixed_depth groups alpha_ramp"
 ).split()
-US3L: dict[str, Any] = {name: getattr(Objective(), name) for name in COMPOSITION}
-"""All that makes a method, as it is in US3L; other settings (sizes, temperatures) are a recipe's."""
+"""Settings of the objective that a recipe decides; all others make a method."""
+US3L: dict[str, Any] = {each.name: each.default for each in fields(Objective) if each.name not in OF_RECIPES}
+"""All that makes a method, as it is in US3L."""
 PLAIN: dict[str, Any] = US3L | {"max_first": False, "gradual": False, "alpha": 0.0}
 """Without US3L's strategies: no dynamic sampling, no group regularisation."""
 NO_TEACHER: dict[str, Any] = {"momentum_base": False, "momentum_sub": False}
-OWN: dict[str, Any] = {"distill_loss": "own", "head": "none", "momentum_sub": False}
-ALONE: dict[str, Any] = {**PLAIN, **OWN, "samples": 1}
+UNDISTILLED: dict[str, Any] = {"distill_loss": "none", "head": "none", "momentum_sub": False}
+ALONE: dict[str, Any] = {**PLAIN, **UNDISTILLED, "samples": 1}
 US_NET: dict[str, Any] = {**PLAIN, "samples": 4}
-S_NET: dict[str, Any] = {**PLAIN, **OWN, **NO_TEACHER, "fixed_widths": (1.0, 0.75, 0.5, 0.25)}
+S_NET: dict[str, Any] = {**PLAIN, **UNDISTILLED, **NO_TEACHER, "fixed_widths": (1.0, 0.75, 0.5, 0.25)}
 SINGLE: dict[str, Any] = {"switchable": False, "individual": 1.0}
 SWITCHABLE: dict[str, Any] = {"switchable": True, "individual": None}
 SUPERVISED: dict[str, Any] = {"base_loss": "cross-entropy", **NO_TEACHER}
-TAUGHT: dict[str, Any] = {**PLAIN, **OWN, **NO_TEACHER, "teacher_features": 0.5, "teacher_relations": 0.5}
+TAUGHT: dict[str, Any] = {**PLAIN, **UNDISTILLED, **NO_TEACHER, "teacher_features": 0.5, "teacher_relations": 0.5}
 """All widths imitate a pretrained teacher, and learn nothing else."""
 SIMSIAM: dict[str, Any] = {"base_loss": "mse", **NO_TEACHER, "projector_norm": True}
 MOCO_V3: dict[str, Any] = {"base_loss": "mocov3", "temperature": 0.2, "final_norm": True, "teacher_schedule": "cosine"}
@@ -123,7 +123,7 @@ METHODS: dict[str, Method] = {
 
 
 def method(name: str) -> Method:
-    """A method by its name.
+    """Return a method by its name.
 
     >>> method("byol").objective["samples"]
     1

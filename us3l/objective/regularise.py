@@ -69,21 +69,21 @@ class GroupDecay:
 
 
 def sliced_channels(net: Slimmable) -> dict[Tensor, ChannelAxis]:
-    """The parameters that narrower networks have slices of, and the channels by which later ones are used less.
+    """Return the parameters that narrower networks have slices of, and the channels that later ones use less.
 
     Those are the output channels where these are sliced, as of convolutions, linear layers, norms and biases, else the
     axis that is. Of an individual network, which has no narrower ones, they are as in the authors' code: the output
     channels of all but two-dimensional weights.
     """
     narrow = tensors_of(net.skeleton(net.min_width))
-    found: dict[Tensor, ChannelAxis] = {}
+    sliced: dict[Tensor, ChannelAxis] = {}
     for name, parameter in net.full.named_parameters():
         segments = (*net.family.segments(name), *[1] * parameter.ndim)
         for axis, (small, large) in enumerate(zip(narrow[name].shape, parameter.shape, strict=True)):
             if small < large:
-                found[parameter] = ChannelAxis(axis, segments[axis])
+                sliced[parameter] = ChannelAxis(axis, segments[axis])
                 break
-    return found or output_channels(net.full)
+    return sliced or output_channels(net.full)
 
 
 def output_channels(module: nn.Module) -> dict[Tensor, ChannelAxis]:
@@ -91,7 +91,7 @@ def output_channels(module: nn.Module) -> dict[Tensor, ChannelAxis]:
 
 
 def relief(parameter: Tensor, channels: ChannelAxis, groups: int) -> Tensor:
-    """The group of each of a parameter's channels, in a shape that fits it."""
+    """Return the group of each of a parameter's channels, in a shape that fits it."""
     count = parameter.shape[channels.axis] // channels.segments
     numbers = group_of(count, groups).repeat(channels.segments).double().to(parameter.device, parameter.dtype)
     shape = [1] * parameter.ndim
@@ -104,7 +104,7 @@ def gradients_of(parameters: list[Tensor]) -> list[Tensor]:
 
 
 def group_of(channels: int, groups: int) -> Tensor:
-    """The group of each channel. Groups are of equal size, rounded down; the last takes the remainder.
+    """Return the group of each channel. Groups are of equal size, rounded down; the last takes the remainder.
 
     >>> group_of(5, groups=2)
     tensor([0, 0, 1, 1, 1])

@@ -23,7 +23,7 @@ def sample_widths(
     stages: int = 1,
     blocks: Sequence[int] | None = None,
 ) -> list[Width]:
-    """The widths of one step out of `steps`, the base network's first.
+    """Draw the widths of one step out of `steps`, the base network's first.
 
     Drawn from the seed and the step alone: the same on every process, and the same after a resume.
 
@@ -53,16 +53,16 @@ def sample_widths(
     draws = random_widths(objective, lowest, random)
     if objective.mixed:
         # The narrowest comes last: it has all blocks, so that all weights have gradients when processes exchange them.
-        some = [mixed(objective, lowest, draw, random, stages, blocks) for draw in draws[: objective.samples - 2]]
-        return [FULL, *(sorted(some, reverse=True) if objective.wider_teaches else some), Width(lowest)]
+        drawn = [mixed(objective, lowest, draw, random, stages, blocks) for draw in draws[: objective.samples - 2]]
+        return [FULL, *drawn, Width(lowest)]
     widths = [FULL, Width(lowest), *draws][: objective.samples] if objective.sandwich else draws
-    if objective.wider_teaches or not objective.sandwich:
+    if not objective.sandwich:
         widths.sort(reverse=True)
     return widths
 
 
 def random_widths(objective: Objective, lowest: float, random: Random) -> list[Width]:
-    """As many as there can be, each from the whole range, or each from an equal part of it."""
+    """Draw as many as there can be, each from the whole range, or each from an equal part of it."""
     if not objective.stratified:
         return [Width(random.uniform(lowest, 1.0)) for _ in range(objective.samples)]
     count = max(0, objective.samples - 2) if objective.sandwich else objective.samples
@@ -73,7 +73,7 @@ def random_widths(objective: Objective, lowest: float, random: Random) -> list[W
 def mixed(
     objective: Objective, lowest: float, draw: Width, random: Random, stages: int, blocks: Sequence[int] | None
 ) -> Width:
-    """A sub-network with a width for each stage, and fewer blocks; or the plain one that was drawn."""
+    """Draw a sub-network with a width for each stage, and fewer blocks; or return the plain one that was drawn."""
     if random.random() >= objective.mixed:
         return draw
     widths = [max(lowest, round(random.uniform(lowest, 1.0), 3)) for _ in range(stages)]
@@ -83,15 +83,13 @@ def mixed(
 
 
 def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -> float:
-    """The narrowest width that sampling has reached: 0.75, 0.5, 0.25 in turn, when it is lowered gradually."""
+    """Return the narrowest width that sampling has reached: 0.75, 0.5, 0.25 in turn, when it is lowered gradually."""
     if objective.fixed_widths:
         return min(objective.fixed_widths)
     if not objective.gradual:
         return min_width
     done, begin = Fraction(step, steps), alone(objective)
     end = begin + (1 - begin) * Fraction(LEVELS - 1, LEVELS)  # equal periods for all levels
-    if objective.lowest_from is not None:
-        end = share(objective.lowest_from)
     if done < begin:
         return 1.0
     if done >= end:
@@ -101,7 +99,7 @@ def lower_bound(objective: Objective, min_width: float, step: int, steps: int) -
 
 
 def alone(objective: Objective) -> Fraction:
-    """The share of a run in which the full network trains alone at first."""
+    """Return the share of a run in which the full network trains alone at first."""
     return share(objective.full_alone) if objective.max_first else Fraction(0)
 
 

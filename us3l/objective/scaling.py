@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def memory(momentum: float, steps: int) -> float:
-    """The share of a run over which a moving average reaches back (its time constant).
+    """Return the share of a run over which a moving average reaches back (its time constant).
 
     Args:
         momentum: What the average keeps of itself at every step, above 0 and below 1.
@@ -27,7 +27,7 @@ def memory(momentum: float, steps: int) -> float:
 
 
 def momentum(memory: float, steps: int) -> float:
-    """The momentum with which a moving average reaches back over a share of a run.
+    """Return the momentum with which a moving average reaches back over a share of a run.
 
     For one memory, the momentum of a run of n steps is that of a run of N steps to the power of N / n.
 
@@ -43,7 +43,7 @@ def momentum(memory: float, steps: int) -> float:
 
 
 def teacher_rate(objective: Objective, step: int, steps: int) -> float:
-    """How far the momentum teacher moves towards the network at a step: 1 - its momentum.
+    """Return how far the momentum teacher moves towards the network at a step: 1 - its momentum.
 
     Args:
         objective: Whose `teacher_momentum` counts, or else its `teacher_memory`; along its `teacher_schedule`.

@@ -57,7 +57,7 @@ def loss_design(row: Row) -> dict[str, Any]:
     return {
         **PLAIN,
         "base_loss": base,
-        "distill_loss": {"no": "own", "MSE": "mse", "InfoNCE": "infonce"}[row["Distill Loss"]],
+        "distill_loss": {"no": "none", "MSE": "mse", "InfoNCE": "infonce"}[row["Distill Loss"]],
         "head": head,
         "momentum_base": (momentum := yes(row["Momentum Target Base model"])),
         "projector_norm": base == "mse" and not momentum,  # SimSiam's, in the authors' code

@@ -145,7 +145,7 @@ class Worker:
 
     plan: Plan
     train: Callable[..., Any]
-    """Like `us3l.verbs.pretraining.train`."""
+    """Like `us3l.training.configuration.train`."""
     evaluate: Callable[..., Any]
     """Like `us3l.evaluate`."""
     detect: Callable[..., Any]

@@ -110,7 +110,7 @@ class Workspace:
         run = self.run(job)
         if not run.config_file.exists():
             return
-        if replace(config_of(run).recipe, teacher=None).settled() != job.recipe.settled():
+        if replace(config_of(run).recipe, teacher=None).resolved() != job.recipe.resolved():
             raise UserError(f"{run.folder} was made with other settings: move it away, or choose another `out`")
 
     def figure(self, entry: PaperCell, job: Pretraining) -> RunFigure | None:

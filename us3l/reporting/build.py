@@ -107,7 +107,7 @@ def network_of(run: Run) -> tuple[int, Slimmable | None, str | None]:
 def some_images(data: str, net: Slimmable, root: str | Path | None, progress: Progress) -> ImageSet:
     """A number of images that takes only seconds: held-out ones if there are enough, else any."""
     seen = Preprocessing.of(net)
-    macs = cost(net.skeleton(1.0, tracking=True), (3, seen.size, seen.size)).macs
+    macs = cost(net, size=seen.size).macs
     limit = min(MOST, max(LEAST, WORK // macs))
     held_out = load(data, "test", seen.resize, limit, progress, root)
     if len(held_out) >= ENOUGH:

@@ -84,7 +84,7 @@ def backbones_table(size: int, stem: Literal["imagenet", "cifar"], classes: int,
         }
     for name, net in nets.items():
         for width in widths:
-            found = cost(net.skeleton(width), (3, size, size))
+            found = cost(net, width, size=size)
             labels = (name, str(len(net.widths))) if width == widths[0] else ("", "")
             macs = (f"{count / 1e9:.3f}" for count in (found.macs, found.macs_with_norms))
             table.add_row(*labels, f"{width:g}x", f"{found.params / 1e6:.2f}", *macs)

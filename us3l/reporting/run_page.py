@@ -99,7 +99,7 @@ def lead(config: RunConfig, widths: Sequence[Width], finished: bool) -> str:
 
 
 def summary(run: Run, config: RunConfig, history: History | None, steps: Sequence[StepRecord]) -> list[list[str]]:
-    recipe = config.recipe.settled()
+    recipe = config.recipe.resolved()
     network = recipe.network
     method = method_of(recipe)
     rows = [
@@ -228,7 +228,7 @@ def evaluation_facts(one: EvaluationRecord) -> Facts:
         }
     names |= {name: (title, QUALITY_KINDS[name]) for name, title in QUALITIES.items()}
     rows = [
-        {name: getattr(result, name, None) for name in names} | {"width": result.width.as_plain()}
+        {name: getattr(result, name, None) for name in names} | {"width": Width(result.width).as_plain()}
         for result in one.widths
     ]
     shown = [name for name in names if any(row[name] is not None for row in rows)]

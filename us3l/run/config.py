@@ -92,9 +92,12 @@ def build(kind: Any, value: Any, where: str) -> Any:
             return number
     elif kind is Width and not isinstance(value, bool):
         try:
-            return Width(value)
+            width = Width(value)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
+        if not all(map(math.isfinite, width.widths)):
+            raise UserError(f"{where}: {value!r} is not a width: give a number, or one for each stage")
+        return width
     elif isinstance(kind, type) and isinstance(value, kind) and not (kind is int and not _whole(value)):
         return value
     expected = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))

@@ -79,6 +79,16 @@ class Run:
         return self._inner("damaged.txt")
 
     @property
+    def changed(self) -> Path:
+        """Images that changed while it looked at them."""
+        return self._inner("changed.txt")
+
+    @property
+    def images(self) -> Path:
+        """Hashes of the images that it was trained on."""
+        return self._inner("images.safetensors")
+
+    @property
     def projector(self) -> Path:
         return self._inner("projector.safetensors")
 
@@ -138,6 +148,11 @@ class Run:
     # What state it is in
 
     @property
+    def saved(self) -> bool:
+        """Whether there is a folder for results: see `us3l.run.unsaved`."""
+        return True
+
+    @property
     def started(self) -> bool:
         return self.config_file.is_file()
 
@@ -183,7 +198,7 @@ class Run:
 
     def abandon(self) -> None:
         """Remove what `start` and the first step have written; `held` then removes the folder."""
-        for path in (self.config_file, self.starts, self.log, self.damaged):
+        for path in (self.config_file, self.starts, self.log, self.damaged, self.changed, self.images):
             path.unlink(missing_ok=True)
         with suppress(OSError):
             shutil.rmtree(self.checkpoints)

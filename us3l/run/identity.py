@@ -10,7 +10,7 @@ from typing import Any
 
 from us3l.system.files import expanded
 
-CHECKSUMS = ("checksum", "files", "pixels")
+CHECKSUMS = ("checksum", "files", "pixels", "contents")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class DataIdentity:
     """A checksum of the encoded images: of their names and sizes, and of the bytes of some; None if not at hand."""
     pixels: str | None = None
     """A checksum of the sum of each image's pixels; None unless all were in memory."""
+    contents: str | None = None
+    """A checksum of the bytes of every image; None if not all have been read."""
 
     def agrees(self, other: DataIdentity) -> bool:
         """Whether both are of the same images, as far as is known of both."""
@@ -45,6 +47,16 @@ class DataIdentity:
 def short(source: str) -> str:
     """A few letters that tell a source from others."""
     return hashlib.sha256(source.encode(errors="surrogateescape")).hexdigest()[:6]
+
+
+def name_of(data: Any) -> str:
+    """Return what config.yaml calls images: their path or name, or the type of what a Python program gave instead."""
+    if data is None:
+        return ""
+    if isinstance(data, str | Path):
+        return str(data)
+    count = f"{len(data):,} images" if hasattr(data, "__len__") else "images"
+    return f"<{type(data).__name__} of {count}>"
 
 
 def source_of(data: str | Path) -> str:
@@ -96,7 +108,13 @@ def identify(data: str | Path, train: Any, test: Any) -> DataIdentity:
         digest.hexdigest() if whole else None,
         files=_fingerprint([getattr(images, "files", images) for images in (train, test)]),
         pixels=_fingerprint([images if hasattr(images, "files") else None for images in (train, test)]),
+        contents=_contents(train, test),
     )
+
+
+def _contents(train: Any, test: Any) -> str | None:
+    digests = [images.contents.digest() for images in (train, test)]
+    return None if None in digests else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _fingerprint(sets: list[Any]) -> str | None:

@@ -8,17 +8,17 @@ import threading
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import nn
 
+from us3l.deploy.deployment_settings import Backend as Backend
 from us3l.system.devices import processor_name
 from us3l.system.errors import UserError
 from us3l.system.optional import need
 
-Backend = Literal["torch", "onnx", "openvino"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 PACKAGES: dict[Backend, str] = {"torch": "torch", "onnx": "onnxruntime", "openvino": "openvino"}
 Forward = Callable[[np.ndarray], np.ndarray]

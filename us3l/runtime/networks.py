@@ -68,7 +68,7 @@ class Shared:
             raise UserError(self.trouble)
         self.run_folder = Run(model) if isinstance(model, Path) else None
         self.space = space
-        self._maps: dict[Width, Head] = {}
+        self.maps: dict[Width, Head] = {}
         self._lock = threading.Lock()
 
     @property
@@ -92,9 +92,9 @@ class Shared:
     def map(self, width: Width) -> Head:
         """From the features of a width to the space that all widths share."""
         canonical = self.net.canonical(width)
-        if canonical not in self._maps and self.run_folder:
-            self._maps = shared_maps(self.run_folder, self.net)
-        found = self._maps.get(canonical)
+        if canonical not in self.maps and self.run_folder:
+            self.maps = shared_maps(self.run_folder, self.net)
+        found = self.maps.get(canonical)
         if found is None:
             raise UserError(
                 f"{self.name} has no map from {width:g}x to the space that all widths share: "

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from us3l.calibration import calibrate
+from us3l.calibration import calibrated_networks
 from us3l.evaluation.unlabelled import linear_cka, predicted_share, shared_neighbours
 from us3l.searching.settings import ScoreName
 from us3l.slimmable import Slimmable
@@ -42,13 +42,7 @@ class Judge:
 
     @torch.no_grad()
     def features(self, width: Width) -> Tensor:
-        """N x C, with statistics of these very images; those that the network has itself come back afterwards."""
-        signature = self.net.signature(width)
-        kept = self.net.statistics.get(signature)
-        calibrate(self.net, self.images[:CALIBRATED], [width], batch_size=CALIBRATED)
-        network = self.net.at(width)
-        found = torch.cat([network(part) for part in self.images.split(BATCH)])
-        self.net.set_statistics(width, None)
-        if kept is not None:
-            self.net.set_statistics(*kept)
-        return found
+        """N x C, with statistics of these very images; those that the network has itself stay as they are."""
+        few = self.images[:CALIBRATED]
+        (network,) = calibrated_networks(self.net, few, [width], batch_size=CALIBRATED).values()
+        return torch.cat([network(part) for part in self.images.split(BATCH)])

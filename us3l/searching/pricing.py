@@ -99,7 +99,7 @@ class Prices:
     def __call__(self, width: Width) -> dict[str, float]:
         """All figures that are cheap to know, and those that there are budgets for."""
         if width not in self._known:
-            network, shape = self.net.skeleton(width, tracking=True).eval(), (3, self.size, self.size)  # counted faster
+            network, shape = self.net.skeleton(width).eval(), (3, self.size, self.size)  # counted faster
             weights = [*network.parameters()]
             stored = sum(tensor.numel() * tensor.element_size() for tensor in [*weights, *network.buffers()])
             figures: dict[str, float] = {

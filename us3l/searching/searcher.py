@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -80,7 +80,7 @@ def search_run(
     check_budgets(Prices(net, preprocessing.size, exact), space)
     first, second, called = unlabelled(run, data, preprocessing, settings, progress)
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = {"budgets": budgets, **asdict(settings), "data": called, "weights": run.weights.weights}
+    about = {"budgets": budgets, **settings.to_plain(), "data": called, "weights": run.weights.weights}
     log = ScoreLog(log_path, about)
     times = BlockTimes(net, preprocessing.size, log.times, log.keep_time) if "latency_ms" in budgets else None
     prices = Prices(net, preprocessing.size, budgets, times)
@@ -106,7 +106,7 @@ def search_run(
     record = SearchRecord(
         chosen,
         budgets,
-        asdict(settings),
+        settings.to_plain(),
         called,
         len(first),
         preprocessing.size,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from us3l.system.errors import UserError
 
@@ -11,7 +11,7 @@ ScoreName = Literal["prediction", "neighbours", "cka"]
 FEWEST = 50  # images
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchSettings:
     """What decides where a search goes."""
 
@@ -26,6 +26,10 @@ class SearchSettings:
     neighbours that both share; or linear CKA of the two."""
     seed: int = 0
     """Of the choice of images, and of all draws."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return these settings alone, for the record of a search."""
+        return {field.name: getattr(self, field.name) for field in fields(SearchSettings)}
 
     def __post_init__(self) -> None:
         if self.candidates < 10:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
+from us3l.setting_types import PYTHON_ONLY
 from us3l.system.errors import UserError
 from us3l.width import Width
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
     """How a service keeps its latency, and what it accepts. All times are per image of a request."""
 
@@ -27,7 +29,7 @@ class ServiceSettings:
     queue: int = 256
     """Images that may wait."""
     max_images: int = 64
-    """Per request."""
+    """Images in a request."""
     max_body_mb: float = 32.0
     """Size of a request's body."""
     max_buffered_mb: float = 512.0
@@ -37,20 +39,20 @@ class ServiceSettings:
     max_request_megapixels: float = 256.0
     """Size of all images of a request together, as their headers give it."""
     body_seconds: float = 10.0
-    """Within which a client must have sent its request."""
+    """Seconds within which a client must have sent its request."""
     send_seconds: float = 30.0
-    """Within which a client must have taken its answer."""
+    """Seconds within which a client must have taken its answer."""
     max_connections: int = 512
     """Connections at once, or as many as the process may open."""
     max_connections_per_address: int = 256
     """Connections of one client's address at once."""
     allow_host: tuple[str, ...] = ()
     """More names by which clients reach the service, such as a proxy's, and of web pages that may send it images."""
-    token: str | None = None
+    token: Annotated[str | None, PYTHON_ONLY] = None
     """What clients must send in the header `Authorization: Bearer TOKEN`."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
+        for field in fields(ServiceSettings):
             value = getattr(self, field.name)
             if field.name == "allow_host":
                 continue

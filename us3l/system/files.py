@@ -139,8 +139,17 @@ def current_umask() -> int:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8; bytes of names that are not UTF-8 are written as \\udcXX."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def check_name(path: str | Path) -> None:
+    """Raise a `UserError` if a path is not UTF-8: the library that reads models cannot open files there."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{path} is not UTF-8, and models cannot be read from there: choose another `out`") from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -22,21 +22,6 @@ from us3l.system.streams import one_line, printable
 from us3l.training.monitor import WidthGauges
 from us3l.width import Width
 
-LOSSES = {
-    "infonce": "InfoNCE",
-    "nt-xent": "NT-Xent",
-    "moco": "MoCo",
-    "mocov3": "MoCo v3",
-    "mse": "negative cosine",
-    "cross-entropy": "cross-entropy",
-    "soft": "soft cross-entropy",
-    "seed": "SEED",
-    "seed-mse": "negative cosine to the teacher",
-    "relations": "similarities",
-    "teacher_features": "negative cosine to the teacher's features",
-    "teacher_relations": "similarities of the teacher",
-}
-"""Names of losses for people; their values cannot be compared with each other."""
 MUCH_WAITING = 0.1
 """Share of the time that is spent on waiting for images from which on it is said."""
 FIRST_STEPS = 10
@@ -46,16 +31,22 @@ SPREAD = "spread of the embeddings: about 1 is healthy, near 0 is collapsed (see
 
 
 def losses_line(objective: Objective, widths: Sequence[Width], losses: Sequence[float]) -> str:
-    """The losses of a step by their names: that of the full network, and those of the sub-networks.
+    """Describe the losses of a step by their names: that of the full network, and those of the sub-networks.
+
+    Values of losses of different names cannot be compared with each other.
 
     >>> losses_line(Objective(), [1.0, 0.25, 0.5], [4.2, -0.91, -0.875])
     'loss: full network 4.200 (InfoNCE); sub-networks 0.25x -0.910, 0.5x -0.875 (negative cosine)'
     """
-    full = f"loss: full network {losses[0]:.3f} ({' + '.join(LOSSES[loss] for loss in objective.base_losses)})"
+    base, sub = (
+        " + ".join(objective.loss(part).title for part in shares)
+        for shares in (objective.base_shares, objective.sub_shares)
+    )
+    full = f"loss: full network {losses[0]:.3f} ({base})"
     if len(losses) == 1:
         return full
     others = ", ".join(f"{width:g}x {loss:.3f}" for width, loss in zip(widths[1:], losses[1:], strict=True))
-    return f"{full}; sub-networks {others} ({' + '.join(LOSSES[loss] for loss in objective.sub_losses)})"
+    return f"{full}; sub-networks {others} ({sub})"
 
 
 class Display:
@@ -83,17 +74,17 @@ class Display:
             self.live.stop()
 
     def say(self, text: str, style: str | None = None) -> None:
-        """A message that stays."""
+        """Show a message that stays."""
         self.progress.say(printable(text), style)
         self.record(text)
 
     def record(self, text: str) -> None:
-        """A line of the log, whatever names are in it."""
+        """Write a line of the log, whatever names are in it."""
         if self.log:
             append_lines(self.log, [f"{time.strftime('%Y-%m-%d %H:%M:%S')} {one_line(text)}"])
 
     def step(self, step: int, seconds: float, images: int, epoch: str, losses: str, waited: float = 0.0) -> None:
-        """One step is done.
+        """Note that a step is done.
 
         Args:
             step: Its number, from 0.
@@ -130,7 +121,7 @@ class Display:
             self.say(f"{text}  {losses}")
 
     def show(self, gauges: WidthGauges) -> None:
-        """The gauges were read: kNN accuracy, or LiDAR where there are no labels, and the spread of the embeddings."""
+        """Show the gauges: kNN accuracy, or LiDAR where there are no labels, and the spread of the embeddings."""
         first, self.gauges = not self.gauges, gauges
         parts = []
         for width, values in gauges.items():

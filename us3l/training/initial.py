@@ -38,7 +38,7 @@ class Pretrained:
     state: Mapping[str, Tensor] = field(repr=False)
     mean: Channels = MEAN
     std: Channels = STD
-    told: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the network that the shapes of tensors do not tell."""
     in_order: bool = False
     """Whether its leading channels are sub-networks already: it is slimmable."""
@@ -56,10 +56,10 @@ class Pretrained:
         return digest(self.state)
 
     def configure(self, config: RunConfig) -> RunConfig:
-        """A run's settings with this start: its network, if it is one of ours, and its normalisation."""
+        """Return a run's settings with this start: its network, if it is one of ours, and its normalisation."""
         network = recognise(shapes_of(self.state)) or {}
         if network:
-            network = {"stem": "imagenet", **network, **self.told}
+            network = {"stem": "imagenet", **network, **self.options}
         recipe = replace(
             config.recipe,
             init=self.name,
@@ -70,28 +70,28 @@ class Pretrained:
         return replace(config, recipe=recipe)
 
     def network(self) -> nn.Module:
-        """The plain network: from images to features.
+        """Return the plain network: from images to features.
 
         Raises:
             UserError: It is a state dict of a network that is none of ours.
         """
         if self.build is not None:
             return self.build()
-        known = recognise(shapes_of(self.state))
-        if known is None:
+        network = recognise(shapes_of(self.state))
+        if network is None:
             raise UserError(f"{self.name} holds weights of a network that us3l does not know: give {KINDS}")
-        options = {"stem": "imagenet", **known}
+        options = {"stem": "imagenet", **network}
         name, stem = options.pop("backbone"), options.pop("stem")
-        net = create(name, **options_for(name, stem, self.image_size(known)) | options)
+        net = create(name, **options_for(name, stem, self.image_size(network)) | options)
         self.put_into(net)
         if not net.calibrated(1.0):
             raise UserError(f"{self.name} has no batch-norm statistics, so it cannot teach")
         return net.carve(1.0)
 
-    def image_size(self, known: Mapping[str, Any]) -> int:
-        """The side of the images that a network of ours was made for, as its positions tell, if it has any."""
+    def image_size(self, network: Mapping[str, Any]) -> int:
+        """Return the side of the images that a network of ours was made for, as its positions tell, if it has any."""
         sides = [shape[1] for name, shape in shapes_of(self.state).items() if "pos_embed" in name]
-        return int(sides[0] ** 0.5) * known["patch"] if sides else 224
+        return int(sides[0] ** 0.5) * network["patch"] if sides else 224
 
     def put_into(self, net: Slimmable) -> None:
         """Give a network these weights at width 1, with their batch-norm statistics, if there are any.
@@ -102,10 +102,10 @@ class Pretrained:
         Raises:
             UserError: They do not fit; the message names tensors and their shapes.
         """
-        family, own = net.family, tensors_of(net.full)
+        family, tensors = net.family, tensors_of(net.full)
         state = {family.translate(name): tensor for name, tensor in self.state.items()}
         if family.classifier is not None:
-            state = {k: v for k, v in state.items() if k in own or not k.startswith(f"{family.classifier}.")}
+            state = {k: v for k, v in state.items() if k in tensors or not k.startswith(f"{family.classifier}.")}
         try:
             load_plain(net, state)
         except UserError as error:
@@ -116,7 +116,7 @@ class Pretrained:
 
 
 def open_pretrained(init: Init, family: Callable[[Any], nn.Module] | None = None) -> Pretrained:
-    """The pretrained network that a person names or gives.
+    """Open the pretrained network that a person names or gives.
 
     Args:
         init: See `Init`.
@@ -141,33 +141,33 @@ def open_pretrained(init: Init, family: Callable[[Any], nn.Module] | None = None
 
 
 def name_in_memory(network: Init) -> str:
-    """What to call a network in memory."""
+    """Return what to call a network in memory."""
     return f"<{network.family.name if isinstance(network, Slimmable) else type(network).__name__}>"
 
 
 def from_slimmable(name: str, net: Slimmable) -> Pretrained:
     state = net.carve(1.0).state_dict() if net.calibrated(1.0) else tensors_of(net.full)
     seen, options = Preprocessing.of(net), net.family.describe()["options"]
-    told = {key: options[key] for key in ("stem", "heads") if options.get(key) is not None}
-    return Pretrained(name, state, seen.mean, seen.std, told, net.min_width < 1, lambda: calibrated(name, net))
+    hidden = {key: options[key] for key in ("stem", "heads") if options.get(key) is not None}
+    return Pretrained(name, state, seen.mean, seen.std, hidden, net.min_width < 1, lambda: calibrated(name, net))
 
 
 def calibrated(name: str, net: Slimmable) -> nn.Module:
-    """The full network of a model."""
+    """Return the full network of a model."""
     if not net.calibrated(1.0):
         raise UserError(f"the teacher in {name} is not calibrated at width 1: us3l.calibrate and save it again")
     return net.carve(1.0)
 
 
 def from_module(name: str, module: nn.Module) -> Pretrained:
-    """A network in memory; those of timm say how they want their images."""
-    known = getattr(module, "pretrained_cfg", None) or {}
-    mean, std = (tuple(known.get(key) or usual) for key, usual in (("mean", MEAN), ("std", STD)))
+    """Return a network in memory as a pretrained one; those of timm say how they want their images."""
+    settings = getattr(module, "pretrained_cfg", None) or {}
+    mean, std = (tuple(settings.get(key) or usual) for key, usual in (("mean", MEAN), ("std", STD)))
     return Pretrained(name, module.state_dict(), mean, std, build=lambda: copy.deepcopy(module))
 
 
 def without_classifier(network: nn.Module) -> nn.Module:
-    """A network of a library that gives features instead of logits: without its last linear layer."""
+    """Return a network of a library without its last linear layer, so that it gives features instead of logits."""
     last = [name for name, part in network.named_modules() if isinstance(part, nn.Linear)][-1:]
     for name in last:
         network.set_submodule(name, nn.Identity())
@@ -175,7 +175,7 @@ def without_classifier(network: nn.Module) -> nn.Module:
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """The state dict in a file. Nothing in it is run."""
+    """Read the state dict in a file. Nothing in it is run."""
     if path.suffix == ".safetensors":
         return read_tensors(path, whole_numbers=True)
     try:
@@ -192,46 +192,46 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in state.items()}
 
 
-def from_torchvision(given: str, name: str) -> Pretrained:
+def from_torchvision(spec: str, name: str) -> Pretrained:
     from torchvision import models
 
     if name not in models.list_models():
         raise UserError(f"torchvision has no network {name!r}: {did_you_mean(name, models.list_models())}")
     weights = models.get_model_weights(name).DEFAULT
     seen = weights.transforms()
-    state = fetched(given, lambda: weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
+    state = fetched(spec, lambda: weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
 
     def build() -> nn.Module:
         network = models.get_model(name)
         network.load_state_dict(state)
         return without_classifier(network)
 
-    return Pretrained(given, state, tuple(seen.mean), tuple(seen.std), build=build)
+    return Pretrained(spec, state, tuple(seen.mean), tuple(seen.std), build=build)
 
 
-def from_timm(given: str, name: str) -> Pretrained:
+def from_timm(spec: str, name: str) -> Pretrained:
     silence()  # timm fetches from the Hugging Face Hub
     try:
         import timm
     except ImportError:
-        raise UserError(f"{given} needs timm, which is not installed: pip install 'us3l[timm]'") from None
+        raise UserError(f"{spec} needs timm, which is not installed: pip install 'us3l[timm]'") from None
     if not timm.is_model(name.partition(".")[0]):
         raise UserError(f"timm has no network {name!r}: {did_you_mean(name, timm.list_models())}")
     if not timm.is_model_pretrained(name):
         raise UserError(f"timm has no weights for {name!r}: choose another network, or give a file of them")
-    network = fetched(given, lambda: timm.create_model(name, pretrained=True))
-    return replace(from_module(given, network), build=lambda: without_classifier(copy.deepcopy(network)))
+    network = fetched(spec, lambda: timm.create_model(name, pretrained=True))
+    return replace(from_module(spec, network), build=lambda: without_classifier(copy.deepcopy(network)))
 
 
 LIBRARIES = {"torchvision": from_torchvision, "timm": from_timm}
 
 
-def fetched(given: str, fetch: Callable[[], Any]) -> Any:
-    """What a library fetches, or keeps from the last time."""
+def fetched(spec: str, fetch: Callable[[], Any]) -> Any:
+    """Return what a library fetches, or keeps from the last time."""
     try:
         return fetch()
     except Exception as error:  # libraries raise errors of many kinds when there is no network
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"cannot fetch the weights of {given} ({reason:.200}): connect to the internet, or give a file of them"
+            f"cannot fetch the weights of {spec} ({reason:.200}): connect to the internet, or give a file of them"
         ) from None

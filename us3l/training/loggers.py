@@ -135,7 +135,7 @@ class Recorder:
 
 
 def values_of(record: Record) -> dict[str, float]:
-    """The values of a record by the names that loggers show.
+    """Return the values of a record by the names that loggers show.
 
     Sub-networks are told by their place in the step, since their widths are drawn again each time.
 
@@ -158,20 +158,20 @@ def values_of(record: Record) -> dict[str, float]:
 
 
 def check_loggers(names: Iterable[LoggerName]) -> None:
-    """That their packages are there, before anything else is done."""
+    """Raise a `UserError` if a package of theirs is missing, before anything else is done."""
     for name in names:
         if find_spec(PACKAGES[name]) is None:
             raise UserError(f"the package {PACKAGES[name]} is missing: pip install 'us3l[{name}]'")
 
 
 def identity_of(run: Run) -> str:
-    """A name for the run that is the same each time it is resumed, and different from those of other runs."""
+    """Return a name for the run that stays the same when it is resumed, and differs from those of other runs."""
     first = next(iter(read_lines(run.starts)), "") if run.starts.exists() else ""
     return hashlib.sha256(f"{run.folder.resolve().name}\n{first}".encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def fresh(folder: Path) -> Path:
-    """A folder of a logger without what an earlier part of the run left in it."""
+    """Make a logger's folder anew, without what an earlier part of the run left in it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
@@ -247,8 +247,8 @@ class MLflow:
         place, folder = os.environ.get("MLFLOW_TRACKING_URI"), run.mirror("mlruns")
         self.client = tracking.MlflowClient(place or folder.resolve().as_uri())
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "us3l")
-        known = self.client.get_experiment_by_name(experiment)
-        number = known.experiment_id if known else self.client.create_experiment(experiment)
+        existing = self.client.get_experiment_by_name(experiment)
+        number = existing.experiment_id if existing else self.client.create_experiment(experiment)
         identity = identity_of(run)
         begun = self.client.search_runs([number], f"tags.`us3l.run` = '{identity}'", max_results=1)
         for old in begun if place is None else ():
@@ -281,7 +281,7 @@ OPENERS: dict[LoggerName, Callable[[Run], Logger]] = {
 
 
 def neighbours_picture(net: Slimmable, width: Width, images: ImageSet, preprocessing: Preprocessing) -> np.ndarray:
-    """Some images, each followed by those nearest to it in the features of a width: a row each, H x W x 3, uint8."""
+    """Draw some images, each followed by those nearest to it in the features of a width: H x W x 3, uint8."""
     features = F.normalize(embed_all([net.at(width)], images, preprocessing).values[0].float(), dim=1)
     queries = torch.linspace(0, len(images) - 1, min(QUERIES, len(images))).round().long()
     near = (features[queries] @ features.T).topk(min(NEIGHBOURS + 1, len(images))).indices  # itself first

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from us3l import __version__
+from us3l.data.contents import Contents
 from us3l.data.images import Images
 from us3l.distributed.launching import any_of, first_alone, is_first, make_fabric, processes
 from us3l.families.family import as_family
@@ -36,23 +36,23 @@ from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
 from us3l.system.stopping import Interrupted, stop_requests
-from us3l.training.damaged import check_damaged, note_damaged
 from us3l.training.display import Display, losses_line
-from us3l.training.finishing import check_product, finish
+from us3l.training.failures import check_damaged, explained, going_on, last_good, not_finite, note_damaged
+from us3l.training.finish import check_product, finish
 from us3l.training.initial import Init, Pretrained
-from us3l.training.loggers import Recorder, check_loggers
+from us3l.training.loggers import Recorder, Tell, check_loggers
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.recipes import SOURCE
 from us3l.training.run_config import RunConfig, config_of
-from us3l.training.trainer import StepResult, Trainer, new_network, new_teacher
-from us3l.training.trouble import explained, going_on, last_good, not_finite
+from us3l.training.run_networks import new_networks
+from us3l.training.trainer import StepResult, Trainer
 from us3l.width import Width
 
 FETCH_EVERY = 10  # steps between looks at the losses, each of which waits for the device
 MONITORINGS = 10  # looks at the gauges in a run
 
 
-def pretrain(
+def train(
     config: RunConfig,
     run: Run,
     data: Callable[[], Images],
@@ -75,26 +75,21 @@ def pretrain(
     Returns:
         The trained network, also where the model has its teacher's weights (`Objective.product`).
     """
+    config = config.resolved()
     check_settings(config)
-    machine = config.machine.settled()
-    config = replace(config, machine=machine)
+    machine = config.machine
     fabric = make_fabric(machine.accelerator, machine.devices, machine.precision)
     if not (resume and run.started):
         run.refuse_if_used()
     with run.held() if is_first(fabric) else nullcontext(), explained(config, run):
         fabric.launch()
         config = fabric.broadcast(config)  # `recipe="auto"` may have found less free memory in another process
-        own = run.family and as_family(run.family)
-        if own or source:  # whether they fit is seen before the images are read
-            net = new_network(config.recipe, own, source)
-            net.skeleton(net.min_width)
-        expert = new_teacher(config.recipe, own, source, teacher)
-        trainer = Trainer(config.recipe, data(), fabric, machine, run.family, source, expert)
+        user_family = run.family and as_family(run.family)
+        networks = new_networks(config.recipe, user_family, source, teacher)  # whether they fit, before images are read
+        trainer = Trainer(config.recipe, data(), fabric, machine, networks)
         monitor = Monitor(trainer) if fabric.is_global_zero else None
         progress = progress if monitor else SILENT
-        size = config.recipe.views.size
-        sub_share = ((config.recipe.objective.sub_size or size) / size) ** 2
-        costs = [step_cost(trainer.widths(step), sub_share) for step in range(trainer.steps)]
+        costs = [step_cost(trainer.widths(step)) for step in range(trainer.steps)]
         with begun(config, run, trainer, monitor, fabric.broadcast(resume and run.started), progress):
             if monitor:
                 append_start(run, start_of(trainer))
@@ -105,12 +100,10 @@ def pretrain(
                     display.say(describe(config, trainer))
                     if warning := guideline_warning(config.recipe.objective):
                         display.say(warning, style="bold yellow")
-                    train(config, trainer, monitor, run, recorder, display, asked_to_stop)
-                    for name in trainer.damaged:
-                        display.record(f"skipped {name}")
+                    faults = run_steps(config, trainer, monitor, run, recorder, display, asked_to_stop)
                 with first_alone(fabric) as alone:
                     if alone:
-                        finish(trainer, run, display, asked_to_stop)
+                        finish(trainer, run, display, asked_to_stop, len(faults.lines), len(faults.changed))
                         recorder.show_neighbours(
                             trainer.learner.net, trainer.sample, trainer.preprocessing, trainer.step
                         )
@@ -126,8 +119,8 @@ def begun(
         go_on(config, trainer, monitor, run, progress)
         yield
         return
-    given = config.recipe.init or config.recipe.teacher
-    state = trainer.state() if given else None  # of all processes together
+    imported = config.recipe.init or config.recipe.teacher
+    state = trainer.state() if imported else None
     if monitor:
         run.start(config)
         if state is not None:  # so that the weights it started from are never needed again
@@ -147,6 +140,7 @@ def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run
         for problem in problems:
             progress.say(f"{problem}; going on from the one before it", style="yellow")
         trainer.load_state(state)
+        check_images(trainer, run, progress)
         if monitor:
             monitor.load_state(state.get("monitor", {}))
     if trainer.step != trainer.fabric.broadcast(trainer.step):
@@ -159,7 +153,21 @@ def go_on(config: RunConfig, trainer: Trainer, monitor: Monitor | None, run: Run
             write_config(run.config_file, config)
 
 
-def train(
+def check_images(trainer: Trainer, run: Run, progress: Progress) -> None:
+    """Raise if images that a run has looked at are gone, or are not what they were."""
+    if not run.images.exists():  # of an earlier version
+        return
+    images = trainer.images
+    with progress.counting(f"comparing {images.name} with what this run has seen") as counting:
+        changed = images.changed_since(Contents.load(run.images), counting.so_far)
+    if changed:
+        raise UserError(
+            f"{len(changed):,} of {images.total:,} images have changed since this run began, such as {changed[0]}: "
+            "bring back those it was started with, or start a new run"
+        )
+
+
+def run_steps(
     config: RunConfig,
     trainer: Trainer,
     monitor: Monitor | None,
@@ -167,10 +175,15 @@ def train(
     recorder: Recorder,
     display: Display,
     asked_to_stop: Callable[[], bool],
-) -> None:
-    """All steps that are left. The first process, which has the monitor, does the writing."""
+) -> ImageFaults:
+    """Make all steps that are left; the first process, which has the monitor, does the writing.
+
+    Returns:
+        The images of the run that could not be read, or changed meanwhile.
+    """
     epochs = math.ceil(trainer.steps / trainer.per_epoch)
     waiting: list[StepResult] = []
+    faults = ImageFaults(config, run, trainer, display.say)
     speed = Speed()
     started = time.perf_counter()
     while trainer.step < trainer.steps:
@@ -184,7 +197,7 @@ def train(
         stopping = listening and any_of(trainer.fabric, asked_to_stop())
         shown = ""
         if fetching or stopping:
-            report_damaged(config, trainer, run)
+            faults.add(waiting)
             records = fetch(config, trainer, run, waiting)
             if monitor:
                 recorder.add(records)
@@ -192,8 +205,8 @@ def train(
             waiting.clear()
         now = time.perf_counter()
         images = trainer.batch * trainer.fabric.world_size
-        display.step(done.step, now - started, images, f"{epoch}/{epochs}", shown, trainer.waited)
-        speed = speed.after(done.step, epoch, images, now - started, trainer.waited)
+        display.step(done.step, now - started, images, f"{epoch}/{epochs}", shown, done.waited)
+        speed = speed.after(done.step, epoch, images, now - started, done.waited)
         if epoch_ends and monitor:
             append_speed(run, speed)
             speed = Speed()
@@ -204,45 +217,102 @@ def train(
         # Last, so that a checkpoint is never ahead of the metrics.
         due = epoch_ends and (epoch % config.machine.checkpoint_every == 0 or epoch == epochs)
         if due or stopping:
-            state = trainer.state()
+            state, contents = trainer.state(), trainer.contents()
             if monitor:
+                contents.save(run.images)
                 save_checkpoint(run.checkpoints, state | {"monitor": monitor.state()})
         if stopping:
             raise Interrupted(
                 f"stopped after step {trainer.step} of {trainer.steps}; the state is saved{going_on(run)}"
             )
         started = time.perf_counter()
+    faults.tell_if_more()
+    for line in faults.lines:
+        display.record(f"skipped {line}")
+    return faults
 
 
 def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResult]) -> list[StepRecord | Skipped]:
-    """The records of the steps that are waiting."""
+    """Return the records of the steps that are waiting."""
     losses = trainer.fabric.all_reduce(torch.cat([torch.stack(done.losses) for done in waiting]), reduce_op="mean")
     assert isinstance(losses, Tensor)
     values = iter(losses.tolist())
     records: list[StepRecord | Skipped] = []
     flags = torch.stack([torch.stack([done.sound, done.left_out]) for done in waiting]).tolist()
     for done, (sound, left_out) in zip(waiting, flags, strict=True):
-        found = [next(values) for _ in done.losses]
+        of_widths = [next(values) for _ in done.losses]
         about = (done.step, done.step // trainer.per_epoch + 1, trainer.learning_rate(done.step), done.widths)
-        if not left_out and not (sound and all(map(math.isfinite, found))):
-            raise UserError(not_finite(done.step, found, config, run))
-        records.append(Skipped(*about) if left_out else StepRecord(*about, found))
+        if not left_out and not (sound and all(map(math.isfinite, of_widths))):
+            raise UserError(not_finite(done.step, of_widths, config, run))
+        records.append(Skipped(*about) if left_out else StepRecord(*about, of_widths))
     return records
 
 
-def report_damaged(config: RunConfig, trainer: Trainer, run: Run) -> None:
-    """Name the damaged images that any process met in the run's folder; too many are an error in all processes."""
-    found = [(trainer.damaged, trainer.trouble)]
-    if trainer.peers.count > 1:
-        found *= trainer.peers.count
-        torch.distributed.all_gather_object(found, (trainer.damaged, trainer.trouble))
-    names = list(dict.fromkeys(name for damaged, _ in found for name in damaged))
-    if trainer.fabric.is_global_zero:
-        names = note_damaged(run.damaged, names)
-    for _, trouble in found:
-        if trouble:
-            raise UserError(trouble)
-    check_damaged(trainer.images.name, trainer.fabric.broadcast(names), config.machine.max_bad_images)
+class ImageFaults:
+    """The images that could not be read so far: listed in the run's folder, and said when there are more.
+
+    So are those that were overwritten since they were read for the first time.
+
+    Args:
+        config: How many are allowed.
+        run: Whose folder keeps the list.
+        trainer: Whose images they are; those that were damaged when it began were said then.
+        tell: Hears of others.
+    """
+
+    def __init__(self, config: RunConfig, run: Run, trainer: Trainer, tell: Tell) -> None:
+        self.run, self.trainer, self.tell = run, trainer, tell
+        self.limit = config.machine.max_bad_images
+        self.before = list(trainer.images.skipped)
+        self.lines = self.before
+        self.changed: list[str] = []
+        self.said = len(self.before)
+
+    def add(self, steps: Sequence[StepResult]) -> None:
+        """Note the images that any process met in these steps; all processes must ask together.
+
+        Raises:
+            UserError: There are too many, or a process has nothing left to read.
+        """
+        trainer = self.trainer
+        mine = [*self.before, *(line for step in steps for line in step.damaged)]
+        changed = [line for step in steps for line in step.changed]
+        met = [(mine, changed, steps[-1].failure)]
+        if trainer.peers.count > 1:
+            met *= trainer.peers.count
+            torch.distributed.all_gather_object(met, (mine, changed, steps[-1].failure))
+        lines = list(dict.fromkeys(line for damaged, _, _ in met for line in damaged))
+        if trainer.fabric.is_global_zero:
+            lines = note_damaged(self.run.damaged, lines)
+            self.note_changed([line for _, changed, _ in met for line in changed])
+        for _, _, failure in met:
+            if failure:
+                raise UserError(failure)
+        self.lines = trainer.fabric.broadcast(lines)
+        check_damaged(trainer.images.name, self.lines, self.limit)
+        if len(self.lines) >= 2 * self.said:  # not at every one
+            self.tell_if_more()
+
+    def note_changed(self, lines: Sequence[str]) -> None:
+        """List images that were overwritten, and say how many there are now."""
+        if lines:
+            self.changed = note_damaged(self.run.changed, lines)
+            self.tell(
+                f"{self.trainer.images.name}: {len(self.changed):,} images were overwritten since they were first "
+                f"read, such as {lines[-1]}; all are listed in {self.run.changed}",
+                style="yellow",
+            )
+
+    def tell_if_more(self) -> None:
+        """Say how many images could not be read, if there are more than were said before."""
+        if len(self.lines) > self.said:
+            self.said = len(self.lines)
+            total, name = self.trainer.images.total, self.trainer.images.name
+            self.tell(
+                f"{name}: {self.said:,} of {total:,} images cannot be read and are replaced by others, such as "
+                f"{self.lines[-1]}; all are listed in {self.run.damaged}",
+                style="yellow",
+            )
 
 
 def show(record: StepRecord | Skipped, objective: Objective) -> str:
@@ -273,17 +343,22 @@ def look(trainer: Trainer, monitor: Monitor, recorder: Recorder, display: Displa
 
 
 def check_settings(config: RunConfig) -> None:
-    """What can be checked before anything is read: teachers where they are used, a batch that fits the devices."""
+    """Check what can be before anything is read: teachers where they are used, a batch that fits the devices."""
     check_loggers(config.machine.loggers)
     recipe = config.recipe
-    objective, teacher = recipe.objective, recipe.settled().teacher
-    if teacher is None and (objective.taught or objective.frozen_teacher):
-        losses = ", ".join(objective.taught or [objective.base_loss])
+    objective, teacher = recipe.objective, recipe.teacher
+    if teacher is None and objective.needs_pretrained_teacher:
+        losses = ", ".join(objective.teacher_shares or [objective.base_loss])
         raise UserError(f"{losses}: a pretrained network is to be imitated, say which: `teacher=WHAT`, or `init=WHAT`")
-    if teacher is not None and not (objective.taught or objective.frozen_teacher):
+    if teacher is not None and not objective.needs_pretrained_teacher:
         raise UserError(
             f"base_loss={objective.base_loss!r} has no use for `teacher={teacher!r}`: leave it out, or choose a method "
             "that imitates it, such as `method='imitate'` or 'seed'"
+        )
+    if recipe.teacher_size is not None and teacher is None:
+        raise UserError(
+            f"teacher_size={recipe.teacher_size} is the size at which a pretrained teacher sees images, and this run "
+            "has none: leave it out, or say which, `teacher=WHAT`"
         )
     if teacher == SOURCE and recipe.init is None:
         raise UserError("`teacher='init'` is the network that a run begins with: say which, `init=WHAT`")
@@ -293,15 +368,9 @@ def check_settings(config: RunConfig) -> None:
         raise UserError(f"a batch of {recipe.batch_size} is too small for {count} devices")
 
 
-def step_cost(widths: list[Width], sub_share: float = 1.0) -> float:
-    """The relative cost of a step: forward and backward of each network, and the teacher's forward.
-
-    Args:
-        widths: Of the networks, the base first.
-        sub_share: The share of the base's pixels that sub-networks see.
-    """
-    base, *subs = widths
-    return 1 + 3 * (float(base) ** 2 + sub_share * sum(float(width) ** 2 for width in subs))
+def step_cost(widths: list[Width]) -> float:
+    """Return the relative cost of a step: forward and backward of each width's network, and the teacher's forward."""
+    return 1 + 3 * sum(float(width) ** 2 for width in widths)
 
 
 def start_of(trainer: Trainer) -> Start:
@@ -332,8 +401,8 @@ def describe(config: RunConfig, trainer: Trainer) -> str:
 
 
 def teacher_phrase(objective: Objective, steps: int) -> str:
-    """With which momentum the teacher follows, if there is one; at first, where it rises."""
-    if not (objective.momentum_base or objective.momentum_sub):
+    """Say with which momentum the teacher follows, if there is one; at first, where it rises."""
+    if not objective.has_momentum_teacher:
         return ""
     rising = ", rising to 1" if objective.teacher_schedule == "cosine" else ""
     return f"; teacher momentum {1 - teacher_rate(objective, 0, steps):.4g}{rising}"

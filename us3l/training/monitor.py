@@ -48,7 +48,7 @@ class Monitor:
 
     @torch.no_grad()
     def look(self) -> WidthGauges:
-        """What the features of each width are like. Batch norm uses the statistics of each batch."""
+        """Return what the features of each width are like. Batch norm uses the statistics of each batch."""
         networks = [self.trainer.learner.net.bind(width) for width in self.widths]
         few = self.raw[: max(2, self.queries)]
         viewed = embed_views(networks, few, self.trainer.recipe.views, self.trainer.preprocessing)
@@ -65,7 +65,7 @@ class Monitor:
         return gauges
 
     def consistency(self, width: Width) -> dict[str, float]:
-        """How the guidance of a sub-network has changed since the last measurement, on fresh views."""
+        """Measure how the guidance of a sub-network has changed since the last measurement, on fresh views."""
         recipe = self.trainer.recipe
         views = self.trainer.random_views(self.raw[:PROBED], seeded(recipe.seed, self.trainer.step, 0))
         labels = self.labels[:PROBED] if recipe.objective.supervised and self.labels is not None else None
@@ -85,22 +85,22 @@ class Monitor:
 
 
 def spread(embeddings: Tensor) -> float:
-    """The collapse gauge: mean channel deviation of the normalised embeddings, times the root of their dimension.
+    """Return the collapse gauge: mean channel deviation of normalised embeddings, times the root of their dimension.
 
     About 1 when directions are spread evenly, 0 when all embeddings are the same, or are not finite.
     """
     directions = torch.nn.functional.normalize(embeddings.float(), dim=1)
-    found = directions.std(dim=0).mean().item() * embeddings.shape[1] ** 0.5
-    return found if math.isfinite(found) else 0.0
+    deviation = directions.std(dim=0).mean().item() * embeddings.shape[1] ** 0.5
+    return deviation if math.isfinite(deviation) else 0.0
 
 
 def change(before: Tensor, now: Tensor) -> float:
-    """The mean length of the difference of gradients (V x N x D) between two iterations, of equations 9 and 10."""
+    """Return the mean length of the difference of gradients (V x N x D) between two iterations (equations 9 and 10)."""
     return (now - before).norm(dim=-1).mean().item()
 
 
 def turn(before: Tensor, now: Tensor) -> float:
-    """The same, relative to how much the gradients of different images differ: mean squares of both.
+    """Return the same, relative to how much the gradients of different images differ: mean squares of both.
 
     0: every image is guided as before. 1: as if the images had been exchanged, so a collapsed network has it too.
     """

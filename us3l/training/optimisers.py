@@ -10,7 +10,7 @@ from us3l.training.recipes import Optimiser
 
 
 def new_optimiser(settings: Optimiser, module: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """An optimiser of a module's parameters. Without weight decay, which `GroupDecay` does."""
+    """Return an optimiser of a module's parameters, without weight decay, which `GroupDecay` does."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if settings.algorithm == "sgd":
         return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum)
@@ -30,12 +30,12 @@ def new_optimiser(settings: Optimiser, module: nn.Module, device: torch.device) 
 
 
 def tensors_of(optimiser: torch.optim.Optimizer) -> dict[tuple[Tensor, str], Tensor]:
-    """All that an optimiser's step changes: the parameters, and its own state of each."""
-    found: dict[tuple[Tensor, str], Tensor] = {}
+    """Return all that an optimiser's step changes: the parameters, and its own state of each."""
+    tensors: dict[tuple[Tensor, str], Tensor] = {}
     for parameter in (parameter for group in optimiser.param_groups for parameter in group["params"]):
-        own = {name: value for name, value in optimiser.state.get(parameter, {}).items() if isinstance(value, Tensor)}
-        found |= {(parameter, name): value.detach() for name, value in {"": parameter, **own}.items()}
-    return found
+        state = {name: value for name, value in optimiser.state.get(parameter, {}).items() if isinstance(value, Tensor)}
+        tensors |= {(parameter, name): value.detach() for name, value in {"": parameter, **state}.items()}
+    return tensors
 
 
 def copies(optimiser: torch.optim.Optimizer) -> dict[tuple[Tensor, str], Tensor]:

@@ -13,7 +13,7 @@ from us3l.objective.spec import Objective
 from us3l.system.errors import UserError, did_you_mean
 
 AUTO = "auto"
-"""In the place of a recipe's name: choose what fits the images and the computer (`us3l.training.automatic`)."""
+"""In the place of a recipe's name: choose what fits the images and the computer (`us3l.training.auto`)."""
 BEST = "us3l-plus"
 """The method of such a run; recipes by name are for the paper's own, unless they say otherwise."""
 SOURCE = "init"
@@ -46,11 +46,11 @@ class Network:
     """Keep a ViT's patch embedding at its random first weights, as MoCo v3 and the paper do."""
 
     def __post_init__(self) -> None:
-        if self.backbone not in BACKBONES and not self.own:
+        if self.backbone not in BACKBONES and not self.user_defined:
             raise UserError(f"unknown backbone {self.backbone!r}: {did_you_mean(self.backbone, BACKBONES)}")
 
     @property
-    def own(self) -> bool:
+    def user_defined(self) -> bool:
         """Whether it is a network of the user's own."""
         return ":" in self.backbone
 
@@ -147,30 +147,26 @@ class Recipe:
             if value is not None and value < (2 if name in ("batch_size", "calibration") else 1):
                 raise UserError(f"{name}={value} is too small")
 
-        sub_size = self.objective.sub_size
-        if sub_size is not None and sub_size > self.views.size:
-            raise UserError(f"sub_size={sub_size} must not exceed the size of the views, {self.views.size}")
-
     @property
-    def own_views(self) -> Views | None:
+    def sub_views(self) -> Views | None:
         """How the views are made that sub-networks alone see, if there are such."""
         views, objective = self.views, self.objective
         if objective.sub_crop is None:
             return None
         scale = objective.sub_crop, max(objective.sub_crop, views.crop_scale[1])
-        return replace(views, crop_scale=scale, size=objective.sub_size or views.size)
+        return replace(views, crop_scale=scale)
 
-    def settled(self) -> Recipe:
-        """This recipe with what depends on its other settings: the stem and the teacher."""
+    def resolved(self) -> Recipe:
+        """Return this recipe with what depends on its other settings: the stem and the teacher."""
         stem, teacher = self.network.stem, self.teacher
         if stem == "auto":
             stem = "cifar" if self.views.size <= SMALL else "imagenet"
-        if teacher is None and self.init is not None and self.objective.taught:
+        if teacher is None and self.init is not None and self.objective.teacher_shares:
             teacher = SOURCE
         return replace(self, network=replace(self.network, stem=stem), teacher=teacher)
 
     def with_method(self, name: str) -> Recipe:
-        """This recipe for another method.
+        """Return this recipe for another method.
 
         Args:
             name: One that `us3l recipes` prints, such as "us-simsiam".
@@ -179,7 +175,7 @@ class Recipe:
         return replace(self.with_objective(**chosen.objective), network=replace(self.network, **chosen.network))
 
     def with_objective(self, **changes: Any) -> Recipe:
-        """This recipe for another objective, and with what its base loss needs: see `tuned_for`.
+        """Return this recipe for another objective, and with what its base loss needs: see `tuned_for`.
 
         Args:
             changes: Fields of `Objective` by name, such as `base_loss="mse"`.
@@ -188,7 +184,7 @@ class Recipe:
         return replace(self.tuned_for(objective.base_loss), objective=objective)
 
     def tuned_for(self, base_loss: str) -> Recipe:
-        """This recipe with the learning rate, weight decay, epochs and views that a base loss needs: see `FACTORS`.
+        """Return this recipe with the learning rate, weight decay, epochs and views of a base loss: see `FACTORS`.
 
         Supervised learning sees crops and flips only.
 
@@ -212,12 +208,12 @@ class Recipe:
 
 
 def times(value: float, factor: float) -> float:
-    """A product as people write it: 0.1 * 0.4 is 0.04."""
+    """Return a product as people write it: 0.1 * 0.4 is 0.04."""
     return float(f"{value * factor:.6g}")
 
 
 def mini(recipe: Recipe, images: int = 50_000) -> Recipe:
-    """The twin of a recipe that two cores can train: a quarter of the channels, small heads, few epochs.
+    """Return the twin of a recipe that two cores can train: a quarter of the channels, small heads, few epochs.
 
     Its teacher's memory is the same share of the run: see `us3l.objective.scaling`.
 
@@ -330,7 +326,7 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
 
 
 def twin(name: str) -> str:
-    """The name of the recipe for CPUs that stands for one of the paper's.
+    """Return the name of the recipe for CPUs that stands for one of the paper's.
 
     >>> twin("cifar-resnet18"), twin("cifar-vit-tiny")
     ('mini', 'mini-cifar-vit-tiny')
@@ -339,7 +335,7 @@ def twin(name: str) -> str:
 
 
 def named(name: str) -> Recipe:
-    """A recipe by its name.
+    """Return a recipe by its name.
 
     Args:
         name: One that `us3l recipes` prints.

@@ -70,8 +70,8 @@ class Machine:
         if self.compile and self.sync_bn:
             raise UserError("compiled networks cannot share their batch norm: leave out `compile` or `sync_bn`")
 
-    def settled(self) -> Machine:
-        """These settings with what depends on the device: the precision."""
+    def resolved(self) -> Machine:
+        """Return these settings with what depends on the device: the precision."""
         if self.precision != "auto":
             return self
         return replace(self, precision=precision_here(self.accelerator))
@@ -96,14 +96,31 @@ class RunConfig:
         """How to name the images now."""
         return data_source(self.data, self.data_path)
 
+    def resolved(self) -> RunConfig:
+        """Return the same with what depends on other settings and on this machine: see `Recipe` and `Machine`."""
+        return replace(self, recipe=self.recipe.resolved(), machine=self.machine.resolved())
+
     def located(self) -> RunConfig:
-        """The same, with the place of the images as seen from the present working folder."""
+        """Return the same, with the place of the images as seen from the present working folder."""
         return replace(self, data_path=data_path(self.data))
 
 
-RETIRED: dict[str, dict[str, tuple[Any, ...]]] = {"machine": {"fsdp": (False, True), "keep": ("crops",)}}
+RETIRED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "objective": {
+        "own": (0.0,),
+        "relations": (0.0,),
+        "wider_teaches": (False,),
+        "sub_weight": (1.0,),
+        "sub_size": (None,),
+        "sub_momentum": (None,),
+        "lowest_from": (None,),
+    },
+    "machine": {"fsdp": (False, True), "keep": ("crops",)},
+}
 """Settings that were removed, by the section of config.yaml: the values at which a file of earlier versions means what
 it would mean without them."""
+RENAMED = {("distill_loss", "own"): "none"}
+"""Values of settings that had another name in earlier versions."""
 
 
 def config_of(run: Run) -> RunConfig:
@@ -133,7 +150,8 @@ def _without_retired(plain: Any, where: str, section: str = "") -> Any:
     for name, value in plain.items():
         meaningless = RETIRED.get(section, {}).get(name)
         if meaningless is None:
-            kept[name] = _without_retired(value, where, name)
+            new = RENAMED.get((name, value), value) if isinstance(value, str) else value
+            kept[name] = _without_retired(new, where, name)
         elif value not in meaningless:
             raise UserError(
                 f"{where}: {name}={value!r:.80} was removed from us3l: its model can still be used, but to train by "

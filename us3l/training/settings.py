@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def changed(config: RunConfig, **settings: Any) -> RunConfig:
-    """A run's settings with some of them changed.
+    """Return a run's settings with some of them changed.
 
     A `base_loss` brings the learning rate, weight decay and epochs that it needs, unless these are given too.
 
@@ -32,24 +32,24 @@ def changed(config: RunConfig, **settings: Any) -> RunConfig:
 
 
 def with_settings(value: T, settings: Mapping[str, Any]) -> T:
-    """Any dataclass of settings, and of more such dataclasses, with some changed by their bare names."""
+    """Return a dataclass of settings, and of more such dataclasses, with some changed by their bare names."""
     check_known(settings, set(names(value)))
     return _replaced(value, settings)
 
 
-def check_known(settings: Iterable[str], known: Collection[str]) -> None:
+def check_known(settings: Iterable[str], allowed: Collection[str]) -> None:
     for name in settings:
-        if name not in known:
-            raise UserError(f"unknown setting {name!r}: {did_you_mean(name, sorted(known))}")
+        if name not in allowed:
+            raise UserError(f"unknown setting {name!r}: {did_you_mean(name, sorted(allowed))}")
 
 
 def names(value: Any) -> Iterator[str]:
-    """The names of all settings in a dataclass and in those inside it."""
+    """Return the names of all settings in a dataclass and in those inside it."""
     return (name for name, _ in values(value))
 
 
 def values(value: Any) -> Iterator[tuple[str, Any]]:
-    """The same with their values."""
+    """Return the same with their values."""
     for field in fields(value):
         inner = getattr(value, field.name)
         yield from values(inner) if is_dataclass(inner) else ((field.name, inner),)

@@ -1,4 +1,4 @@
-"""Frozen teachers: pretrained networks, each of which sees a run's views in its own way."""
+"""Pretrained teachers, each of which sees a run's views as it was trained to; and the projectors that SEED needs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def save_projector(path: Path, head: nn.Sequential, features: Tensor) -> None:
     write_tensors(path, kept)
 
 
-class OwnWay(nn.Module):
-    """A network that looks at a run's views in its own way: at another size, or normalised by other numbers."""
+class TeacherView(nn.Module):
+    """A network that sees a run's views at another size, or normalised by other numbers."""
 
     scale: Tensor
     shift: Tensor
@@ -48,34 +48,52 @@ class OwnWay(nn.Module):
         return self.network(views * self.scale + self.shift)
 
 
-def open_teacher(recipe: Recipe, given: Init | None = None) -> nn.Module:
-    """The pretrained network that a recipe names as its teacher, as a module from a run's views to vectors.
+def open_teacher(recipe: Recipe, teacher: Init | None = None) -> nn.Module:
+    """Open the pretrained network that a recipe names as its teacher, as a module from a run's views to vectors.
 
     SEED's is followed by the projector of its run, where there is one.
 
     Args:
         recipe: Its views are what the teacher is shown.
-        given: The teacher, if the recipe cannot name it.
+        teacher: The teacher, if the recipe cannot name it.
 
     Raises:
         UserError: There is no such network, or it does not turn images into vectors.
     """
     assert recipe.teacher is not None
-    if given is None and recipe.teacher.startswith("<"):
+    if teacher is None and recipe.teacher.startswith("<"):
         raise UserError(f"this run imitates a network in memory, {recipe.teacher}: give it again, teacher=...")
-    source = open_pretrained(recipe.teacher if given is None else given)
-    network = source.network().eval()
+    source = open_pretrained(recipe.teacher if teacher is None else teacher)
+    head = projector_of(recipe.teacher) if recipe.objective.imitates_by_base_loss else None
+    return as_teacher(source.network(), recipe, source.mean, source.std, source.name, head)
+
+
+def as_teacher(
+    network: nn.Module, recipe: Recipe, mean: Channels, std: Channels, name: str, head: nn.Module | None = None
+) -> nn.Module:
+    """Return a network as a module from a run's views to vectors.
+
+    Args:
+        network: From images to features.
+        recipe: Its views are what the teacher is shown, at its `teacher_size`.
+        mean: By which the teacher's images are normalised.
+        std: Likewise.
+        name: What to call it.
+        head: What follows it, if anything.
+
+    Raises:
+        UserError: It does not turn images of this size into vectors.
+    """
     size = recipe.teacher_size or only_size(network)
-    if recipe.objective.frozen_teacher and (head := projector_of(recipe.teacher)):
-        network = nn.Sequential(network, head).eval()
-    if size not in (None, recipe.views.size) or (source.mean, source.std) != (recipe.mean, recipe.std):
-        network = OwnWay(network, size, recipe, source.mean, source.std).eval()
-    check_vectors(network, recipe.views.size, "teacher", source.name, "teacher_size")
-    return network
+    teacher = (network if head is None else nn.Sequential(network, head)).eval()
+    if size not in (None, recipe.views.size) or (mean, std) != (recipe.mean, recipe.std):
+        teacher = TeacherView(teacher, size, recipe, mean, std).eval()
+    check_vectors(teacher, recipe.views.size, "teacher", name, "teacher_size")
+    return teacher
 
 
 def only_size(teacher: nn.Module) -> int | None:
-    """The only side of images that a network takes, as ViTs say it, ours and those of torchvision and timm."""
+    """Return the only side of images that a network takes, as ViTs say it, ours and those of torchvision and timm."""
     size = vars(teacher).get("image_size") or getattr(getattr(teacher, "patch_embed", None), "img_size", None)
     size = size[0] if isinstance(size, tuple) else size
     return size if isinstance(size, int) else None
@@ -83,7 +101,7 @@ def only_size(teacher: nn.Module) -> int | None:
 
 @torch.no_grad()
 def check_vectors(network: nn.Module, size: int, role: str, name: str, setting: str, device: str = "cpu") -> None:
-    """That somebody's network makes a vector of each image.
+    """Raise if somebody's network does not make a vector of each image.
 
     Args:
         network: The network.
@@ -94,18 +112,22 @@ def check_vectors(network: nn.Module, size: int, role: str, name: str, setting: 
         device: Where it lies; "meta" computes nothing.
     """
     try:
-        found = network(torch.zeros(2, 3, size, size, device=device))
+        vectors = network(torch.zeros(2, 3, size, size, device=device))
     except Exception as error:  # networks of others raise errors of many kinds
         raise UserError(
             f"the {role} {name} cannot look at images of {size} pixels ({told(error)}): set `{setting}`, or fix it"
         ) from error
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2 or not found.is_floating_point():
-        what = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+    if not isinstance(vectors, Tensor) or vectors.ndim != 2 or len(vectors) != 2 or not vectors.is_floating_point():
+        what = (
+            f"a tensor of shape {tuple(vectors.shape)}"
+            if isinstance(vectors, Tensor)
+            else f"a {type(vectors).__name__}"
+        )
         raise UserError(f"a {role} makes a vector of each image, but of two images {name} makes {what}")
 
 
 def projector_of(path: str) -> nn.Module | None:
-    """That of a run, if it keeps one."""
+    """Return that of a run, if it keeps one."""
     run = Run(path)
     if run.projector.exists():
         return read_projector(read_tensors(run.projector), str(run.projector))
@@ -127,7 +149,7 @@ def read_projector(tensors: dict[str, Tensor], name: str) -> nn.Sequential:
             for statistic in ("running_mean", "running_var"):
                 layer.register_buffer(statistic, torch.zeros(layer.num_features))
             layer.track_running_stats = True
-    own = head.state_dict()
-    check_same(f"{name} does not hold a projector of us3l", tensors, shapes_of(own))
-    copy_weights(tensors, own)
+    state = head.state_dict()
+    check_same(f"{name} does not hold a projector of us3l", tensors, shapes_of(state))
+    copy_weights(tensors, state)
     return head

@@ -5,38 +5,35 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils import get_total_norm
 
 from us3l.data.augment import random_views
+from us3l.data.contents import Contents
 from us3l.data.images import Batch, Images, ImageSet, Step
 from us3l.data.preprocessing import Preprocessing
 from us3l.distributed.norms import SyncedBatchNorm
 from us3l.distributed.peers import Peers
-from us3l.families import family, one_or_all, options_for
-from us3l.families.family import Family, as_family
 from us3l.objective.learner import Learner, Targets
 from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable
-from us3l.sorting import sort_channels
-from us3l.storage import copy_weights
 from us3l.system.errors import UserError
 from us3l.system.seeds import seeded
-from us3l.tensors import tensors_of
-from us3l.training.initial import Init, Pretrained
 from us3l.training.optimisers import copies, new_optimiser, take_back
-from us3l.training.recipes import SOURCE, Optimiser, Recipe
+from us3l.training.recipes import Recipe
 from us3l.training.run_config import Machine
-from us3l.training.teacher import check_vectors, open_teacher
+from us3l.training.run_networks import RunNetworks, new_networks
+from us3l.training.teacher import check_vectors
 from us3l.width import Width
 
 
@@ -53,13 +50,26 @@ class StepResult:
     """Whether all gradients were finite."""
     left_out: Tensor
     """Whether the step changed nothing, because they were not (see `Machine.skip_bad_steps`)."""
+    waited: float = 0.0
+    """Seconds that it waited for its images."""
+    damaged: Sequence[str] = ()
+    """Images that could not be read, each with the reason; others took their place."""
+    changed: Sequence[str] = ()
+    """Images that have other bytes than when they were read before, each with the reason."""
+    failure: str | None = None
+    """Why this process cannot continue. One of several keeps taking part with blank images until all know of it."""
 
 
 class Trainer:
-    """One step of training at a time; all randomness comes from the seed and the step, so a state is small."""
+    """One step of training at a time; all randomness comes from the seed and the step, so a state is small.
 
-    trouble: str | None = None
-    """Why this process cannot continue. One of several keeps taking part with blank images until all know of it."""
+    Args:
+        recipe: What is trained, and how.
+        images: What it is trained on.
+        fabric: The devices and processes.
+        machine: How it is computed.
+        networks: What is trained, and what it imitates (default: those that the recipe names).
+    """
 
     def __init__(
         self,
@@ -67,16 +77,13 @@ class Trainer:
         images: Images,
         fabric: Fabric,
         machine: Machine | None = None,
-        own: Callable[[Any], nn.Module] | None = None,
-        source: Pretrained | None = None,
-        teacher: nn.Module | None = None,
+        networks: RunNetworks | None = None,
     ) -> None:
         self.recipe, self.fabric, self.machine = recipe, fabric, machine or Machine()
         self.preprocessing = replace(Preprocessing.usual(recipe.views.size), mean=recipe.mean, std=recipe.std)
         """How the trained network is calibrated, evaluated and deployed."""
         self.peers = Peers(fabric.global_rank, fabric.world_size)
         self.images = images.to(fabric.device)
-        self.damaged = list(images.skipped)
         self.batch = min(recipe.batch_size, images.total) // fabric.world_size  # images on this device
         if self.batch < 2:
             raise UserError(f"{images.total} images are too few to train on {fabric.world_size} devices")
@@ -87,32 +94,26 @@ class Trainer:
         self.steps = min(planned, recipe.max_steps or planned)
         self.step, self.read_to = 0, -1
         self.reading: Iterator[Batch] = iter(())
-        self.waited = 0.0  # seconds that the last step waited for its images
+        self.failure: str | None = None
         self.skipped = torch.zeros((), dtype=torch.long, device=fabric.device)
-        plain = own and as_family(own)
-        teacher = teacher or new_teacher(recipe, plain, source)
-        net = new_network(recipe, plain, source)
-        learner = new_learner(recipe, net, self.images, self.peers, teacher)
+        networks = networks or new_networks(recipe)
+        net = networks.net
+        torch.set_rng_state(networks.random_state)
+        learner = new_learner(recipe, net, self.images, self.peers, networks.pretrained_teacher)
         self.learner = learner.to(memory_format=torch.channels_last)
-        for network in (net.full, learner.teacher, learner.expert) if self.machine.compile else ():
+        for network in (net.full, learner.teacher, learner.pretrained_teacher) if self.machine.compile else ():
             if network is not None:
                 network.compile()
         self.model = fabric.setup_module(self.learner)
         objective, weight_decay = recipe.objective, recipe.optimiser.weight_decay
         self.decay = GroupDecay(self.learner, sliced_channels(net), weight_decay, objective.groups, objective.alpha)
-        self.optimiser = self.sub_optimiser = self.set_up(recipe.optimiser)
-        if objective.sub_momentum is not None:
-            self.sub_optimiser = self.set_up(replace(recipe.optimiser, momentum=objective.sub_momentum))
-
-    def set_up(self, settings: Optimiser) -> Any:
-        """An optimiser of all that is learned, with weight decay before each of its steps."""
-        optimiser = new_optimiser(settings, self.learner, self.fabric.device)
+        optimiser = new_optimiser(recipe.optimiser, self.learner, fabric.device)
         # A hook, because with scaled gradients (16-mixed) they have their true size only just before the step.
         optimiser.register_step_pre_hook(lambda *_: self.apply_decay())
-        return self.fabric.setup_optimizers(optimiser)
+        self.optimiser: Any = fabric.setup_optimizers(optimiser)
 
     def widths(self, step: int) -> list[Width]:
-        """The widths that run at a step, snapped to canonical ones."""
+        """Return the widths that run at a step, snapped to canonical ones."""
         net, objective = self.learner.net, self.recipe.objective
         family = net.family
         shape = family.stages or 1, family.blocks
@@ -136,14 +137,14 @@ class Trainer:
             self.decay.add_to_gradients(share)
 
     def epoch(self, number: int) -> list[Step]:
-        """The steps of an epoch, and the images that all processes together look at in each."""
+        """Return the steps of an epoch, and the images that all processes together look at in each."""
         order = self.images.order(seeded(self.recipe.seed, number))
         batches = order[: self.per_epoch * self.batch * self.fabric.world_size].view(self.per_epoch, -1)
         first = number * self.per_epoch
         return [Step(step, number, indices) for step, indices in enumerate(batches, start=first)]
 
     def steps_from(self, first: int) -> Iterator[Step]:
-        """The steps that are left from the `first` on, epoch after epoch."""
+        """Return the steps that are left from the `first` on, epoch after epoch."""
         trainer = weakref.proxy(self)  # what reads ahead of it must not keep it alive
         epochs = (trainer.epoch(number) for number in itertools.count(first // self.per_epoch))
         steps = itertools.chain.from_iterable(epochs)
@@ -153,58 +154,53 @@ class Trainer:
     def take_batch(self) -> Batch:
         """Views of this step's images on this device; with labels, if and only if the method learns from them."""
         try:
-            batch = self.stand_in() if self.trouble else self.read_batch()
+            batch = self.stand_in() if self.failure else self.read_batch()
         except UserError as error:
             if self.peers.count == 1:
                 raise
-            batch, self.trouble = self.stand_in(), str(error)
+            batch, self.failure = self.stand_in(), str(error)
         if not self.recipe.objective.supervised or batch.labels is None:
             return replace(batch, labels=None)
         return replace(batch, labels=batch.labels.to(self.fabric.device, non_blocking=True))
 
     def read_batch(self) -> Batch:
-        """The next batch; of images in files, processes read ahead of it until the run ends."""
+        """Return the next batch; of images in files, processes read ahead of it until the run ends."""
         if self.read_to != self.step:
             self.reading = iter(())  # processes that read other steps end before others are started
             self.reading = self.read_from(self.step)
         batch = next(self.reading)
-        self.waited, self.read_to = batch.waited, self.step + 1
-        self.damaged += [name for name in batch.damaged if name not in self.damaged]
+        self.read_to = self.step + 1
         return replace(batch, views=tuple(map(channels_last, batch.views)))
 
     def read_from(self, first: int) -> Iterator[Batch]:
-        """This process's part of the images of each step from the `first` on, as random views."""
+        """Return this process's part of the images of each step from the `first` on, as random views."""
         recipe, part = self.recipe, (self.peers.rank, self.peers.count)
         steps, count, normal = self.steps_from(first), recipe.objective.views, (recipe.mean, recipe.std)
-        device, own = self.fabric.device, recipe.own_views
+        device, own = self.fabric.device, recipe.sub_views
         return self.images.views(recipe.views, steps, recipe.seed, count, part, device, *normal, own=own)
 
     def base_views(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Those of a batch's views that the base network and the teacher see."""
+        """Return those of a batch's views that the base network and the teacher see."""
         return views[: self.recipe.objective.views]
 
     def sub_views(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Those of a batch's views that sub-networks see, at the size at which they do."""
-        seen = views[-self.recipe.objective.views :]  # their own come last
-        size = self.recipe.objective.sub_size or self.recipe.views.size
-        if all(view.shape[-1] == size for view in seen):
-            return seen
-        return tuple(channels_last(F.interpolate(view, (size, size), mode="bilinear", antialias=True)) for view in seen)
+        """Return those of a batch's views that sub-networks see."""
+        return views[-self.recipe.objective.views :]  # their own come last
 
     def sample(self, count: int, generator: torch.Generator) -> ImageSet:
-        """Some images to look at, on this device, at the side that the trained network will see the centre of."""
-        found = self.images.sample(count, generator, self.preprocessing.resize)
-        return replace(found, images=found.images.to(self.fabric.device))
+        """Return images to look at, on this device, at the side that the trained network will see the centre of."""
+        sample = self.images.sample(count, generator, self.preprocessing.resize)
+        return replace(sample, images=sample.images.to(self.fabric.device))
 
     def random_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Views of images (uint8) as training makes them, with those that sub-networks alone see."""
-        kinds = [kind for kind in (self.recipe.views, self.recipe.own_views) if kind is not None]
+        kinds = [kind for kind in (self.recipe.views, self.recipe.sub_views) if kind is not None]
         count, mean, std = self.recipe.objective.views, self.recipe.mean, self.recipe.std
         made = (random_views(images, kind, generator, count, mean=mean, std=std) for kind in kinds)
         return tuple(channels_last(view) for views in made for view in views)
 
     def stand_in(self) -> Batch:
-        """A batch in the place of one that cannot be had."""
+        """Return a batch in the place of one that cannot be had."""
         size = self.recipe.views.size
         views = tuple(
             channels_last(torch.zeros(self.batch, 3, size, size, device=self.fabric.device))
@@ -217,7 +213,7 @@ class Trainer:
         """Algorithm 1 on one batch: all widths, one after another, and the optimiser's step, or one for each width."""
         step, widths = self.step, self.widths(self.step)
         batch = self.take_batch()
-        for group in (group for optimiser in self.optimisers().values() for group in optimiser.param_groups):
+        for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate(step)
         self.learner.update_teacher(step, self.steps)
 
@@ -226,29 +222,31 @@ class Trainer:
         losses: list[Tensor] = []
         sound = torch.ones((), dtype=torch.bool, device=self.fabric.device)
         updates = [[width] for width in widths] if self.recipe.objective.update == "per-width" else [widths]
-        for position, networks in enumerate(updates):
+        for networks in updates:
             self.optimiser.zero_grad()
             for number, width in enumerate(networks, start=1):
-                loss, found = self.backward(shares, width, targets, last=number == len(networks))
+                loss, reached = self.backward(shares, width, targets, last=number == len(networks))
                 losses.append(loss)
-                targets = found
+                targets = reached
             sound = sound & self.finite_gradients()
-            left_out = self.update(self.sub_optimiser if position else self.optimiser, sound)
-        self.learner.remember(*found, unless=left_out)
+            left_out = self.update(sound)
+        self.learner.remember(*reached, unless=left_out)
         self.skipped += left_out
         self.step += 1
-        return StepResult(step, widths, losses, sound, left_out)
+        return StepResult(
+            step, widths, losses, sound, left_out, batch.waited, batch.damaged, batch.changed, self.failure
+        )
 
-    def update(self, optimiser: Any, sound: Tensor) -> Tensor:
-        """Make an optimiser's step, and take it back if it is to be left out; whether it was.
+    def update(self, sound: Tensor) -> Tensor:
+        """Make the optimiser's step, and take it back if it is to be left out; whether it was.
 
         Decided on the device, so that nothing waits for it; which takes a copy of the weights.
         """
         left_out = ~sound & (self.skipped < self.machine.skip_bad_steps)
-        before = copies(optimiser) if self.machine.skip_bad_steps else None
-        optimiser.step()
+        before = copies(self.optimiser) if self.machine.skip_bad_steps else None
+        self.optimiser.step()
         if before is not None:
-            take_back(optimiser, before, left_out)
+            take_back(self.optimiser, before, left_out)
         return left_out
 
     def backward(
@@ -261,7 +259,7 @@ class Trainer:
         """
         images = sum(map(len, shares))
         parts: list[Tensor] = []
-        found: list[Targets] = []
+        reached: list[Targets] = []
         for number, (share, target) in enumerate(zip(shares, targets, strict=True), start=1):
             weight = 1.0 if target is None else self.recipe.objective.weight(width)
             with self.fabric.no_backward_sync(self.model, enabled=not last or number < len(shares)):
@@ -271,36 +269,41 @@ class Trainer:
                 part = loss * (len(share) / images)
                 self.fabric.backward(part * weight)
             parts.append(part.detach())
-            found.append(target)
-        return torch.stack(parts).sum(), found
+            reached.append(target)
+        return torch.stack(parts).sum(), reached
 
     def finite_gradients(self) -> Tensor:
-        """The same on every process, since they have exchanged their gradients."""
+        """Return whether all gradients are finite: the same on every process, since they have exchanged them."""
         if getattr(self.fabric.strategy.precision, "scaler", None):  # which skips steps on its own: 16-mixed
             return torch.ones((), dtype=torch.bool, device=self.fabric.device)
         gradients = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
         return get_total_norm(gradients).isfinite()
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
+        """Return all that a resumed run needs."""
         return {
             "step": self.step,
             "skipped": int(self.skipped),
             "batch": self.batch * self.peers.count,
             "data": self.images.fingerprint(),
             "learner": self.learner.state_dict(),
-            **{name: optimiser.state_dict() for name, optimiser in self.optimisers().items()},
+            "optimiser": self.optimiser.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
         }
 
-    def optimisers(self) -> dict[str, Any]:
-        """Each once, by its name in a checkpoint."""
-        apart = self.sub_optimiser is not self.optimiser
-        return {"optimiser": self.optimiser} | ({"sub_optimiser": self.sub_optimiser} if apart else {})
+    def contents(self) -> Contents:
+        """Return the hashes of the images that any process has read so far; all processes must ask together."""
+        contents = self.images.contents
+        if self.peers.count == 1:
+            return contents
+        both = torch.from_numpy(np.stack([contents.hashes, contents.statuses])).to(self.fabric.device)
+        merged = self.fabric.all_reduce(both, reduce_op="max")  # those that were not read are 0
+        assert isinstance(merged, Tensor)
+        return Contents(*merged.cpu().numpy())
 
     def load_state(self, state: dict[str, Any]) -> None:
-        known, data = self.images.fingerprint(), state.get("data")
-        if not isinstance(data, list) or data != known[: max(2, len(data))]:  # older checkpoints have fewer numbers
+        now, data = self.images.fingerprint(), state.get("data")
+        if not isinstance(data, list) or data != now[: max(2, len(data))]:  # older checkpoints have fewer numbers
             raise UserError(
                 f"the images have changed since this run began (now {self.images.total}): bring back those it was "
                 "started with, or start a new run"
@@ -312,9 +315,11 @@ class Trainer:
                 f"make {batch}: resume it on a number of them that divides the batch"
             )
         try:
-            self.learner.load_state_dict(state["learner"])
-            for name, optimiser in self.optimisers().items():
-                optimiser.load_state_dict(state[name])
+            tensors = OrderedDict(state["learner"])
+            # Checkpoints of earlier versions lack it, and batch norms would take them for those of an old torch.
+            tensors._metadata = self.learner.state_dict()._metadata  # type: ignore[attr-defined]
+            self.learner.load_state_dict(tensors)
+            self.optimiser.load_state_dict(state["optimiser"])
             if state.get("precision"):
                 self.fabric.strategy.precision.load_state_dict(state["precision"])
             self.step = state["step"]
@@ -325,87 +330,8 @@ class Trainer:
             ) from None
 
 
-def new_network(recipe: Recipe, own: Family | None = None, source: Pretrained | None = None) -> Slimmable:
-    """The network of a recipe before training; the seed decides its weights, or those it starts from.
-
-    Args:
-        recipe: What says which network.
-        own: The family, if it is one of the user's own.
-        source: The pretrained network that it starts from, if any; its channels are put in order.
-    """
-    network = recipe.settled().network
-    switchable = recipe.objective.fixed_widths if network.switchable else None
-    if network.switchable and switchable is None:
-        raise UserError("switchable batch norm needs a list of widths: `fixed_widths`")
-    if own is None and network.own:
-        raise UserError(
-            f"this run trains a network of your own, {network.backbone}: give it again, network=... or `backbone=WHAT`"
-        )
-    torch.manual_seed(recipe.seed)
-    net = one_or_all(plain := own or backbone(recipe), network.min_width, switchable, network.individual)
-    for width in recipe.objective.fixed_widths or ():
-        net.check(width)
-    if recipe.objective.mixed and not (net.family.stages or net.family.blocks):
-        raise UserError(f"mixed sub-networks have a width for each stage, and {net.family.name} has no stages")
-    if source is not None and network.individual is not None:  # which begins with its part of the pretrained network
-        copy_weights(all_widths(recipe, plain, source)._leading(network.individual), tensors_of(net.full))
-    elif source is not None:
-        put_in_order(source, net)
-    return net
-
-
-def all_widths(recipe: Recipe, plain: Family, source: Pretrained) -> Slimmable:
-    """A pretrained network with its channels in order, at every width that a recipe may mean."""
-    network = recipe.network
-    return put_in_order(source, Slimmable(plain, min(network.min_width, network.individual or 1.0)))
-
-
-def put_in_order(source: Pretrained, net: Slimmable) -> Slimmable:
-    """A network with the weights of a pretrained one, its channels in order of importance."""
-    source.put_into(net)
-    if not source.in_order:
-        sort_channels(net)
-    return net
-
-
-def new_teacher(
-    recipe: Recipe, own: Family | None = None, source: Pretrained | None = None, given: Init | None = None
-) -> nn.Module | None:
-    """The frozen network that a recipe has imitated, as a module from a run's views to vectors; None: there is none.
-
-    Args:
-        recipe: What names it.
-        own: The family, if it is one of the user's own.
-        source: What the run begins with. Without it, as when a run is resumed, a teacher that is the same network
-            has the right layers only: its weights are in the checkpoint.
-        given: The teacher, if the recipe cannot name it.
-    """
-    recipe = recipe.settled()
-    if recipe.teacher is None or not (recipe.objective.taught or recipe.objective.frozen_teacher):
-        return None
-    with torch.random.fork_rng(devices=[]):
-        if recipe.teacher != SOURCE:
-            return open_teacher(recipe, given)
-        plain = own or backbone(recipe)
-        if source is None:
-            return plain(1.0)
-        net = all_widths(recipe, plain, source)
-        if not net.calibrated(1.0):
-            raise UserError(f"{source.name} has no batch-norm statistics, so it cannot teach: give another `teacher`")
-        return net.carve(1.0)
-
-
-def backbone(recipe: Recipe) -> Family:
-    """The family that a recipe names, with its options."""
-    network = recipe.settled().network
-    chosen = {"patch": network.patch, "heads": network.heads, "depth": network.depth}
-    options = options_for(network.backbone, network.stem, recipe.views.size, network.frozen_patches)
-    options |= {name: value for name, value in chosen.items() if value is not None}
-    return family(network.backbone, base=network.base, **options)
-
-
 def split(batch: Batch, count: int) -> list[Batch]:
-    """A batch as shares of equal size, give or take one image."""
+    """Split a batch into shares of equal size, give or take one image."""
     views = zip(*(view.tensor_split(count) for view in batch.views), strict=True)
     labels = [None] * count if batch.labels is None else batch.labels.tensor_split(count)
     return [Batch(*share) for share in zip(views, batch.indices.tensor_split(count), labels, strict=True)]
@@ -419,12 +345,8 @@ def new_learner(
         if images.labels is None:
             raise UserError(f"{images.name} has no labels, which base_loss='cross-entropy' learns from")
         classes = 1 + int(images.labels.max())
-    for width in (1.0, net.min_width) if recipe.network.own else ():
+    for width in (1.0, net.min_width) if recipe.network.user_defined else ():
         check_vectors(net.skeleton(width), recipe.views.size, "network", recipe.network.backbone, "size", "meta")
-    if net.family.image_size is not None and objective.sub_size not in (None, recipe.views.size):
-        raise UserError(
-            f"{recipe.network.backbone} sees images of {net.family.image_size} pixels only: leave out `sub_size`"
-        )
     return Learner(net, objective, recipe.views.size, classes, teacher, peers)
 
 

@@ -1,0 +1,1 @@
+"""The program that makes the built-in network: see docs/lab/builtin.md."""

@@ -1,0 +1,92 @@
+"""Settings of embedding, finding and predicting, without torch so that the command line can read them at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from us3l.deploy.deployment_settings import Backend, SpaceName
+from us3l.setting_types import AnyPath, Data, OneWidth
+from us3l.system.devices import Device
+from us3l.system.errors import UserError
+
+Engine = Literal["auto", "numpy", "faiss"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectionSettings:
+    """Which images go through which network, and what computes it."""
+
+    width: OneWidth | None = None
+    """Width of the network (default: the widest there is)."""
+    latency_ms: float | None = None
+    """Take the best width within this many milliseconds per image, by us3l profile; a bundle is timed now."""
+    split: Literal["every", "train", "test"] = "every"
+    """Which images, where there is a training and a test part."""
+    data_root: AnyPath | None = None
+    """Folder that holds named data sets (default: the environment variable US3L_DATA, else ./data)."""
+    backend: Literal["auto"] | Backend = "auto"
+    """What runs the network (auto: PyTorch for runs; for bundles what they hold)."""
+    device: Device = "auto"
+    """Device that PyTorch computes on."""
+    threads: int | None = None
+    """Threads that compute (default: PyTorch's own number)."""
+    int8: bool | None = None
+    """Which files of a bundle that has both kinds."""
+    overwrite: bool = False
+    """Replace files of these names, and start again."""
+
+    def __post_init__(self) -> None:
+        if self.width is not None and self.latency_ms is not None:
+            raise UserError("give `width` or `latency_ms`, not both")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingSettings(CollectionSettings):
+    """How images are embedded."""
+
+    out: AnyPath | None = None
+    """The file to write: .parquet, .npz or .csv (default: none, the embeddings stay in memory)."""
+    space: SpaceName = "own"
+    """"shared" gives embeddings that can be compared across widths: queries at 0.25x find what was embedded at 1x."""
+    space_data: Data | None = None
+    """Images to fit that space on, without labels (default: those that the run was trained on)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionSettings(CollectionSettings):
+    """How images are classified."""
+
+    threshold: float = 0.0
+    """Probability below which it abstains, from 0 to 1."""
+    head: str | None = None
+    """The classifier, by the name of the data that it was learned on (default: the only one)."""
+    out: AnyPath | None = None
+    """The csv file to write."""
+    page: AnyPath | None = None
+    """Also write a page with pictures, the least sure first."""
+    coverage: bool = False
+    """Measure accuracy against coverage at every width that has a classifier; needs labels."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.threshold <= 1:
+            raise UserError(f"threshold={self.threshold:g} is not a probability: it is from 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindSettings:
+    """What is found in a collection, and how."""
+
+    width: OneWidth | None = None
+    """Width to embed the query at (default: that of the index; another one if the index is of the shared space)."""
+    count: int = 10
+    """Images to find for each query."""
+    at_least: float = 0.98
+    """Cosine from which on two images are near-duplicates."""
+    engine: Engine = "auto"
+    """What searches; the results are the same."""
+    page: AnyPath | None = None
+    """Also write a page with pictures."""
+    overwrite: bool = False
+    """Replace an earlier page."""
