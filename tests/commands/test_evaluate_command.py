@@ -9,9 +9,11 @@ import torch
 from PIL import Image
 
 import us3l
+from tests.made_runs import make_run
 from us3l.commands.main import run as command
 from us3l.data.preprocessing import Preprocessing
-from us3l.run.evaluations import from_plain
+from us3l.run import Run
+from us3l.run.evaluations import find_evaluation, from_plain, read_evaluations, usual_evaluation
 from us3l.run.probes import load_probes
 from us3l.system.errors import UserError
 
@@ -78,6 +80,30 @@ def test_results_as_table_json_pictures_and_probes(run, capsys):
         "digits",
     )
     assert Image.open(run / "eval" / "digits-costs.png").size[0] > 1000
+
+
+def test_validation_images_instead_of_test_images(run):
+    arguments = ("--data", "digits", "--train-images", 60, "--widths", 1, "--no-floor", "--no-quality")
+    evaluate(run, *arguments)
+    files = evaluate(run, *arguments, "--split", "validation")
+    assert {"digits.json", "digits-validation.json"} <= files
+    tested = [(read(run, name)["split"], read(run, name)["test_images"]) for name in ("digits", "digits-validation")]
+    assert tested == [("test", 359), ("validation", 143)]
+    kept = Run(run)
+    for split, images in tested:
+        assert find_evaluation(kept, "digits", "fast", split).test_images == images
+    assert usual_evaluation(read_evaluations(kept)).split == "test"
+    evaluate(run, *arguments, "--split", "validation", "--widths", 0.5)
+    assert [row["width"] for row in read(run, "digits-validation")["widths"]] == [1, 0.5]
+
+
+def test_images_that_training_did_not_hold_out_are_told(tmp_path, capsys):
+    run = make_run(tmp_path / "run", evaluated=False)
+    arguments = ("--train-images", 60, "--widths", 1, "--no-floor", "--no-quality", "--split", "validation")
+    evaluate(run.folder, *arguments)
+    assert "did not hold validation images out" in capsys.readouterr().out
+    with pytest.raises(UserError, match="leave out split='validation'"):
+        us3l.evaluate(run, "digits", test_data="digits", split="validation")
 
 
 def test_every_distinct_width(run):

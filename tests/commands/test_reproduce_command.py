@@ -88,6 +88,19 @@ def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_pat
     assert all("-seed1-" in name for name in trained)
 
 
+def test_validation_images_are_held_out_and_tested_on(tmp_path, trained, capsys):
+    arguments = ["--data", "cifar100=digits", "--split", "validation"]
+    assert call(tmp_path, *arguments, rows=("9",)) == 0
+    (name,) = trained
+    out = capsys.readouterr().out
+    assert "held out as validation images" in out
+    assert "cifar100, validation images, linear probe" in out
+    assert [file.name for file in (tmp_path / "mini" / name / "eval").glob("*.json")] == ["digits-validation.json"]
+    assert '"cifar100 validation"' in (tmp_path / "mini/tables/figures.json").read_text()
+    assert call(tmp_path, "--data", "cifar100=digits", rows=("9",)) == 0
+    assert len(set(trained)) == 2  # a run that learns from all images
+
+
 def test_work_that_another_process_is_at_is_left_to_it(tmp_path, tiny, trained, monkeypatch, capsys):
     first, second = jobs_of(chosen_rows(entries("main-cifar100", tiny), [3]), tiny, 1)
     with ExitStack() as other:

@@ -84,6 +84,33 @@ def test_digits_are_the_real_ones() -> None:
     assert np.array_equal(ours.labels.numpy(), digits.target)
 
 
+# Validation images
+
+
+def test_validation_images_are_a_fixed_tenth_of_each_class_of_the_training_images() -> None:
+    everything, learn, held_out = (find("digits", split) for split in ("pretrain", "learn", "validation"))
+    chosen = [part.chosen.tolist() for part in (everything, learn, held_out)]
+    assert sorted(chosen[1] + chosen[2]) == chosen[0]
+    assert chosen[2] == find("digits", "validation").chosen.tolist()
+    assert everything.labels is not None
+    assert held_out.labels is not None
+    shares = held_out.labels.bincount() / everything.labels.bincount()
+    assert ((shares - 0.1).abs() < 0.005).all()
+    images = load("digits", "all")  # a set in memory is divided in the same way
+    assert torch.equal(load(images, "validation").images, load("digits", "validation").images)
+
+
+def test_validation_images_of_a_pool_without_labels_and_of_a_source_with_a_test_part(tmp_path: Path) -> None:
+    for value in range(20):
+        save(tmp_path / "pool" / f"{value}.png", value)
+        save(tmp_path / "parts" / "train" / f"c{value % 2}" / f"{value}.png", value)
+        save(tmp_path / "parts" / "test" / f"c{value % 2}" / f"{value}.png", 100 + value)
+    for folder in (tmp_path / "pool", tmp_path / "parts"):
+        learn, held_out = reds(load(folder, "learn")), reds(load(folder, "validation"))
+        assert sorted(learn + held_out) == list(range(20))
+        assert len(held_out) == 2
+
+
 # Folders
 
 

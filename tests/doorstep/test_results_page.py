@@ -1,14 +1,16 @@
-"""The first tables of docs/results.md are what the files of figures say, and their runs have the settings of today."""
+"""docs/results.md and docs/lab/ say what the files of figures say, and their runs have the settings of today."""
 
 from pathlib import Path
 
 import pytest
 
+from benchmarks.claims_page import PLACES, replaced, tables
 from us3l.paper.plans import plan_table
 from us3l.paper.workspace import Found
 from us3l.reporting.reproduction import cell
 
 ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "docs" / "results.md", *sorted((ROOT / "docs" / "lab").glob("results-*.md")))
 TABLES = {
     ("every-width", "small"): 4,
     ("every-width", "mini"): 4,
@@ -17,13 +19,13 @@ TABLES = {
     ("backbones", "mini"): 6,
     ("elastic", "small"): 3,
 }
-"""And how many of their rows are on the page."""
+"""And how many of their rows are on the pages."""
 
 
 @pytest.mark.parametrize(("table", "scale"), TABLES)
 def test_tables_are_as_measured(table, scale):
     plan = plan_table(table, scale, known=ROOT / "benchmarks" / "figures" / f"{scale}.json", absent_too=True)
-    page = (ROOT / "docs" / "results.md").read_text().replace("**", "").replace(" ± ", "±")
+    pages = "\n".join(page.read_text() for page in PAGES).replace("**", "").replace(" ± ", "±")
     rows: dict[str, list[Found]] = {}
     for found in plan.place.collect(plan.figures):
         if found.values:  # else it was not run, or its settings have changed since
@@ -34,4 +36,12 @@ def test_tables_are_as_measured(table, scale):
         (seeds,) = {len(one.values) for one in figures}
         cells = " | ".join(f"{cell(one, 'ours')}, {cell(one, 'kNN')}" for one in figures)
         lines = [f"| {label} | {seeds} | {cells} |"] + [f"| {label} | {cells} |"] * (seeds == 1)
-        assert any(line in page for line in lines), lines[0]
+        assert any(line in pages for line in lines), lines[0]
+
+
+def test_claims_and_verdicts_are_those_of_the_figures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # away from runs
+    for name, table in tables().items():
+        page = (ROOT / PLACES[name]).read_text()
+        assert replaced(page, name, table) == page, "call python -m benchmarks.claims_page"
+        assert table in page

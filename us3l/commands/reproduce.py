@@ -30,7 +30,7 @@ class Reproduce(Command):
 
     TABLE is main-cifar100, main-vit-cifar10, main-imagenet, motivation, ablation, ablation1, app-ablation,
     app-ablation-sample, app-ablation-reg, app-ablation-reg-for-byol, intersect, app-arbitrary-width, classification,
-    classification-r18 or coco; or one of ours: every-width, plus-ablation, backbones, elastic, guidelines, steps.
+    classification-r18 or coco; or of ours: claims, every-width, plus-ablation, backbones, elastic, guidelines, steps.
 
     Runs are in OUT/SCALE, named by their settings. Tables share them, finished runs are never repeated, and any number
     of processes or machines that see the folder share the work. Tables are OUT/SCALE/tables/TABLE.csv, .md and .png;
@@ -40,6 +40,7 @@ class Reproduce(Command):
       us3l reproduce main-cifar100 --list
       us3l reproduce main-cifar100 --rows 7 8 9 --seeds 3 --data cifar100=my/cifar100
       us3l reproduce every-width --scale small --seeds 3
+      us3l reproduce claims --scale small
       us3l reproduce guidelines
       us3l reproduce main-imagenet --scale paper --rows 1 2 3
     """
@@ -155,11 +156,10 @@ def show_plan(screen: CommandScreen, plan: Plan) -> None:
 
 
 def show(screen: CommandScreen, reproduction: Reproduction) -> None:
-    from us3l.reporting.reproduction import reproduction_table
+    from us3l.reporting.reproduction import terminal_parts
 
     for name, reason in reproduction.failures.items():
         screen.say(f"failed: {name}: {reason}", style="bold red")
-    screen.console.print(reproduction_table(reproduction.found, reproduction.title))
-    for note in reproduction.notes[1:]:
-        screen.console.print(note, soft_wrap=note.startswith("|"))  # a table keeps its lines
+    for part in terminal_parts(reproduction):
+        screen.console.print(part)
     screen.say(f"written: {reproduction.files[0].with_suffix('')}.csv, .md and .png")

@@ -57,7 +57,7 @@ US3L = Contender("US3L (the paper's)", "us3l", memories=(0.012, 0.05))
 ALONE_1X = Contender("SimCLR, 1x alone", "simclr", (1.0,), alone=True)
 ALONE_QUARTER = Contender("SimCLR, 0.25x alone", "simclr", (0.25,), alone=True)
 US_SIMCLR = Contender("US+SimCLR", "us-simclr")
-CONTENDERS = (PLUS, US3L, ALONE_1X, ALONE_QUARTER, US_SIMCLR)
+CONTENDERS = (ALONE_QUARTER, ALONE_1X, PLUS, US3L, US_SIMCLR)  # cheap ones first
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ class ClaimRow:
 
     @property
     def name(self) -> str:
-        return f"{self.label}, {self.steps:,} steps"
+        images = "" if self.split == "test" else f", {self.split} images"
+        return f"{self.label}, {self.steps:,} steps{images}"
 
     def cells(self, best: dict[Contender, Settings]) -> list[PaperCell]:
         found = []
@@ -223,8 +224,8 @@ def byol_rows() -> list[ClaimRow]:
 
 def backbone_rows() -> list[ClaimRow]:
     found = []
-    for words, table, number, method in BACKBONES:
-        chosen, row = other_backbone(words, table, number, method)
+    for words, name, number, method in BACKBONES:
+        chosen, row = other_backbone(words, name, number, method)
         found.append(ClaimRow(words, SHORT, chosen, row["Once Training"] == "no"))
     return found
 
@@ -298,7 +299,10 @@ class ClaimQueue:
 
     @property
     def cells(self) -> list[PaperCell]:
-        return list(dict.fromkeys(cell for cell, _ in self.ordered()))
+        """Every figure once; those of a label are a row."""
+        found = list(dict.fromkeys(cell for cell, _ in self.ordered()))
+        numbers = {label: number for number, label in enumerate(dict.fromkeys(cell.label for cell in found), start=1)}
+        return [replace(cell, row=numbers[cell.label]) for cell in found]
 
 
 def queue_of(place: Workspace) -> ClaimQueue:

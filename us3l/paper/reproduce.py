@@ -17,6 +17,7 @@ from us3l.paper.tables import Row, table
 from us3l.run.evaluations import EvaluationSplit
 from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe
+from us3l.training.run_config import RENAMED
 
 # The rows of the paper's shorter table of losses, by their cases in the full one.
 ABLATION = (1, 3, 7, 8, 9, 12, 15, 17, 18, 19, 20, 22, 23, 24, 25, 27, 28)
@@ -136,14 +137,20 @@ class Pretraining:
         return recipe.epochs * sum(float(width) ** 2 for widths in passes for width in widths) / steps
 
 
+FORMER = {(name, value): former for (name, former), value in RENAMED.items()}
+
+
 def distinct(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """What is not at its default, so that settings which are new to a later version leave names as they were."""
+    """What is not at its default, so that settings which are new to a later version leave names as they were.
+
+    Values that were renamed since have their former names, for the same reason.
+    """
     found = {}
     for key, value in values.items():
         if isinstance(value, dict) and isinstance(defaults.get(key), dict):
             value = distinct(value, defaults[key]) or defaults[key]
         if value != defaults.get(key):
-            found[key] = value
+            found[key] = FORMER.get((key, value), value) if isinstance(value, str) else value
     return found
 
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
+from us3l.paper.claims import CLAIMS
 from us3l.paper.plans import Plan
 from us3l.paper.reproduce import job_of
 from us3l.paper.run_figures import add_figures
 from us3l.paper.workspace import Found, Workspace, disagreements
+from us3l.reporting.claim_tables import claim_notes, length_figure
 from us3l.system.errors import UserError
 from us3l.system.files import write_text
 from us3l.system.progress import clock
@@ -59,7 +61,7 @@ class Reproduction:
 def write_reproduction(plan: Plan, failures: dict[str, str]) -> Reproduction:
     """Write what is there of a table, whoever made it: as CSV, Markdown and a picture."""
     found = plan.place.collect(plan.figures)
-    if not any(one.values for one in found):
+    if not any(one.values for one in found) and plan.table != CLAIMS:
         why = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
         raise UserError(f"nothing of {plan.table} is there yet: {why or 'leave out `table_only`'}")
     notes = [plan.place.scale.about]
@@ -71,11 +73,15 @@ def write_reproduction(plan: Plan, failures: dict[str, str]) -> Reproduction:
     write_text(files[0], as_csv(found))
     if plan.table == "guidelines":
         notes += draw_guidelines(plan.place, found)
+    elif plan.table == CLAIMS:
+        notes += claim_notes(plan.place, found)
+        length_figure(found, files[2])
     elif plan.table == "every-width":
         every_width_figure(found, files[2])
     else:
         reproduction_figure(found, files[2], made.title)
-    write_text(files[1], markdown(found, made.title, notes))
+    whole = "\n\n".join([f"# {made.title}", *notes, ""]) if plan.table == CLAIMS else markdown(found, made.title, notes)
+    write_text(files[1], whole)
     figures = {key: figure for one in found for key, figure in one.by_key.items()}
     add_figures(plan.place.folder / "tables" / FIGURES, figures)
     return made
@@ -159,6 +165,26 @@ def reproduction_table(found: Sequence[Found], title: str) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for who, first, cells in lines(found):
         table.add_row(first if who == "ours" else f"   {first}", *cells, style="bold" if who == "ours" else "dim")
+    return table
+
+
+def terminal_parts(made: Reproduction) -> Iterator[Table | str]:
+    """A table and its notes as a terminal shows them; the claims are all in their notes."""
+    if made.table != CLAIMS:
+        yield reproduction_table(made.found, made.title)
+    for note in made.notes[1:]:
+        yield note_table(note) if note.startswith("|") else note
+
+
+def note_table(note: str) -> Table:
+    """A table of Markdown, for the terminal."""
+    plain = note.replace("**", "").splitlines()
+    head, _, *body = ([cell.strip() for cell in line[1:-1].split("|")] for line in plain)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in head:
+        table.add_column(name, overflow="fold")
+    for cells in body:
+        table.add_row(*cells)
     return table
 
 
