@@ -40,10 +40,10 @@ class KnownHosts:
         """Return why a request is refused, or None."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if host and not self.knows(host_name(f"//{host}")):
-            return "this service does not go by that name: start it with --allow-host NAME"
+            return "this service does not go by that name: allow it by the setting `allow_host`"
         same = origin is None or urlsplit(origin).netloc.lower() == host.lower() or host_name(origin) in self.allowed
         if method == "POST" and not same:
-            return "this service takes no requests of other web pages: start it with --allow-host NAME"
+            return "this service takes no requests of other web pages: allow it by the setting `allow_host`"
         return None
 
     def knows(self, name: str) -> bool:

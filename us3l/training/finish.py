@@ -28,6 +28,7 @@ from us3l.training.display import Display
 from us3l.training.failures import diverged, going_on
 from us3l.training.recipes import Recipe
 from us3l.training.run_config import RunConfig
+from us3l.training.run_networks import new_networks
 from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
 from us3l.width import Width
@@ -77,7 +78,8 @@ def make_model(config: RunConfig, run: Run, product: Product, images: Images, pr
     check_product(config.recipe, product)
     machine = replace(config.machine, devices=1, compile=False, sync_bn=False)
     with run.held():
-        trainer = Trainer(config.recipe, images, make_fabric(machine.accelerator, 1, "32-true"), machine, run.family)
+        networks = new_networks(config.recipe, run.family)
+        trainer = Trainer(config.recipe, images, make_fabric(machine.accelerator, 1, "32-true"), machine, networks)
         trainer.load_state(load_checkpoint(run.checkpoints)[0])
         if trainer.step < trainer.steps:
             raise UserError(f"{run.folder} is at step {trainer.step} of {trainer.steps}{going_on(run)}")
