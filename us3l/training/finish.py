@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from us3l.calibration import calibrate
 from us3l.data.images import Images
 from us3l.distributed.launching import make_fabric
+from us3l.families.family import as_family
 from us3l.objective.learner import Learner
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
@@ -78,7 +79,7 @@ def make_model(config: RunConfig, run: Run, product: Product, images: Images, pr
     check_product(config.recipe, product)
     machine = replace(config.machine, devices=1, compile=False, sync_bn=False)
     with run.held():
-        networks = new_networks(config.recipe, run.family)
+        networks = new_networks(config.recipe, run.family and as_family(run.family))
         trainer = Trainer(config.recipe, images, make_fabric(machine.accelerator, 1, "32-true"), machine, networks)
         trainer.load_state(load_checkpoint(run.checkpoints)[0])
         if trainer.step < trainer.steps:
