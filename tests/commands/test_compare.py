@@ -4,19 +4,25 @@ import json
 import pytest
 from PIL import Image
 
+from tests.made_runs import result
 from us3l.commands.main import run as command
+from us3l.run import Run
+from us3l.run.evaluations import EVALUATIONS, EvaluationRecord
 from us3l.system.errors import UserError
+
+
+def write(folder, rows, name="photos", **about):
+    EVALUATIONS.write(Run(folder), EvaluationRecord(rows, name=name, **about))
 
 
 @pytest.fixture
 def runs(tmp_path):
     for name, values in {"first": {1.0: 60.0, 0.5: 50.0}, "second": {1.0: 61.5, 0.25: 40.0}}.items():
         rows = [
-            {"width": width, "params": int(1000 * width), "macs": int(9000 * width), "linear": value, "knn": value - 5}
+            result(width, int(1000 * width), int(9000 * width), linear=value, knn=value - 5)
             for width, value in values.items()
         ]
-        (tmp_path / name / "eval").mkdir(parents=True)
-        (tmp_path / name / "eval" / "photos.json").write_text(json.dumps({"train_images": 100, "widths": rows}))
+        write(tmp_path / name, rows, train_images=100)
     return [str(tmp_path / name) for name in ("first", "second")]
 
 
@@ -51,7 +57,7 @@ def test_files(runs, tmp_path):
 
 def test_unequal_evaluations_are_pointed_out(runs, tmp_path, capsys):
     path = tmp_path / "second" / "eval" / "photos.json"
-    path.write_text(path.read_text().replace("100,", "200,"))
+    path.write_text(path.read_text().replace('"train_images": 100', '"train_images": 200'))
     command("compare", runs)
     assert "take care: evaluated with different train_images (first 100, second 200)" in capsys.readouterr().out
 
@@ -62,9 +68,7 @@ def config(folder, seed, **recipe):
 
 
 def evaluated(folder, linear):
-    (folder / "eval").mkdir(parents=True)
-    row = {"width": 1.0, "params": 10, "macs": 20, "linear": linear}
-    (folder / "eval" / "photos.json").write_text(json.dumps({"data": "photos", "protocol": "fast", "widths": [row]}))
+    write(folder, [result(1.0, linear=linear)], data="photos", protocol="fast")
 
 
 def test_seeds_are_one_column_with_mean_and_deviation(tmp_path, capsys):
@@ -109,9 +113,8 @@ def test_runs_on_other_images_are_pointed_out(tmp_path, capsys):
 def test_of_several_protocols_the_fast_one_counts(tmp_path, capsys):
     for name in ("first", "second"):
         evaluated(tmp_path / name, 50.0)
-        record = json.loads((tmp_path / name / "eval" / "photos.json").read_text())
-        record |= {"protocol": "finetune", "widths": [{"width": 1.0, "params": 1, "macs": 1, "finetuned": 70.0}]}
-        (tmp_path / name / "eval" / "photos-finetune.json").write_text(json.dumps(record))
+        rows = [result(1.0, finetuned=70.0)]
+        write(tmp_path / name, rows, "photos-finetune", data="photos", protocol="finetune")
     command("compare", [str(tmp_path / "first"), str(tmp_path / "second")])
     output = capsys.readouterr().out
     assert "photos: top-1 accuracy by linear probe" in output
@@ -120,16 +123,11 @@ def test_of_several_protocols_the_fast_one_counts(tmp_path, capsys):
 
 def test_runs_that_cannot_be_compared(runs, tmp_path):
     (tmp_path / "empty").mkdir()
-    cost = {"width": 1.0, "params": 1, "macs": 1}
-    for name, data, found in [
-        ("other", "birds", {"knn": 9}),
-        ("tuned", "birds", {"finetuned": 9}),
-        ("free", "photos", {}),
-    ]:
-        (tmp_path / name / "eval").mkdir(parents=True)
-        (tmp_path / name / "eval" / f"{data}.json").write_text(json.dumps({"widths": [cost | found]}))
+    write(tmp_path / "other", [result(1.0, knn=9.0)], "birds")
+    write(tmp_path / "tuned", [result(1.0, finetuned=9.0)], "birds")
+    write(tmp_path / "free", [result(1.0)])
     (tmp_path / "bad" / "eval").mkdir(parents=True)
-    (tmp_path / "bad" / "eval" / "photos.json").write_text('{"widths": 3}')
+    (tmp_path / "bad" / "eval" / "photos.json").write_text('{"version": 3, "widths": 3}')
     copy = (tmp_path / "first" / "eval" / "photos.json").read_text()
     for name in ("first", "second"):
         (tmp_path / name / "eval" / "more.json").write_text(copy)
@@ -140,10 +138,40 @@ def test_runs_that_cannot_be_compared(runs, tmp_path):
         (runs, "evaluations of several data sets, more, photos: say which counts"),
         ([*runs, "--data", "birds"], "has no evaluation 'birds', only more, photos"),
         ([runs[0], runs[0], "--data", "photos"], "given twice"),
-        ([runs[0], str(tmp_path / "bad"), "--data", "photos"], "must be a list"),
+        ([runs[0], str(tmp_path / "bad"), "--data", "photos"], r"cannot read .*photos\.json"),
         ([str(tmp_path / "other"), str(tmp_path / "tuned")], "no kind of accuracy in common"),
         ([runs[0], str(tmp_path / "free")], "free has no evaluation"),  # with labels
-        ([*runs, "--data", "photos", "--metric", "finetuned"], "none of the runs has an accuracy by fine-tuning"),
+        ([*runs, "--data", "photos", "--metric", "finetuned"], "first has no accuracy by fine-tuning on photos"),
     ]:
         with pytest.raises(UserError, match=message):
             command("compare", arguments)
+
+
+def test_groups_of_one_name_keep_their_columns(tmp_path):
+    """Two groups were both called us3l, and the CSV lost one of them."""
+    for seed, epochs, linear in ((0, 1, 50.0), (1, 1, 52.0), (2, 9, 60.0), (3, 9, 62.0)):
+        evaluated(tmp_path / f"us3l-{seed}", linear)
+        config(tmp_path / f"us3l-{seed}", seed, epochs=epochs)
+    evaluated(tmp_path / "width", 70.0)
+    config(tmp_path / "width", 0, epochs=3)
+    command(
+        "compare",
+        [
+            *(str(tmp_path / f"us3l-{seed}") for seed in range(4)),
+            str(tmp_path / "width"),
+            "--out",
+            str(tmp_path / "a.csv"),
+        ],
+    )
+    with open(tmp_path / "a.csv") as file:
+        (row,) = csv.DictReader(file)
+    means = {name: float(value) for name, value in row.items() if "deviation" not in name and "runs" not in name}
+    assert means == {"width": 1.0, "us3l-0, us3l-1": 51.0, "us3l-2, us3l-3": 61.0, "width (2)": 70.0}
+
+
+def test_a_run_without_the_metric_is_an_error(tmp_path):
+    """It was an empty column."""
+    evaluated(tmp_path / "first", 50.0)
+    write(tmp_path / "second", [result(1.0, knn=40.0)], data="photos", protocol="fast")
+    with pytest.raises(UserError, match="second has no accuracy by linear probe on photos: leave it out"):
+        command("compare", [str(tmp_path / "first"), str(tmp_path / "second"), "--metric", "linear"])

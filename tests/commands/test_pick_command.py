@@ -7,9 +7,11 @@ import pytest
 import torch
 
 import us3l
+from tests.made_runs import result
 from us3l.commands.main import COMMANDS, main
 from us3l.deploy.profile import all_costs
 from us3l.run import Run
+from us3l.run.evaluations import EVALUATIONS, EvaluationRecord
 from us3l.run.profiles import Agreement, Latency, Profile, write_profile
 
 TIMES = [
@@ -41,9 +43,8 @@ def run(tmp_path_factory):
 def evaluated(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluated")
     shutil.copytree(run / "model", folder / "model")
-    rows = [{"width": w, "params": 1, "macs": 1, "linear": 60 + 10 * w} for w in (1.0, 0.5, 0.25)]
-    (folder / "eval").mkdir()
-    (folder / "eval" / "pets.json").write_text(json.dumps({"data": "pets", "widths": rows}))
+    rows = [result(width, linear=60 + 10 * width) for width in (1.0, 0.5, 0.25)]
+    EVALUATIONS.write(Run(folder), EvaluationRecord(rows, "pets", name="pets"))
     return folder
 
 
@@ -52,7 +53,7 @@ def profiled(run, evaluated, tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiled")
     for name in ("model", "eval"):
         shutil.copytree(evaluated / name, folder / name)
-    write_profile(Run(folder), Profile(8, all_costs(us3l.load(run), 8), TIMES, device="desk"))
+    write_profile(Run(folder), Profile(8, all_costs(us3l.load(run), 8), TIMES, name="desk"))
     return folder
 
 
@@ -123,7 +124,7 @@ def test_every_device_has_its_own_profile(profiled, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(profiled, folder)
     slow = [Latency(0.25, "tflite", 1, 80, 90), Latency(1.0, "tflite", 1, 300, 310)]
-    write_profile(Run(folder), Profile(8, all_costs(us3l.load(folder), 8), slow, device="phone"))
+    write_profile(Run(folder), Profile(8, all_costs(us3l.load(folder), 8), slow, name="phone"))
     for device, width in (("desk", 1.0), ("phone", 0.25)):
         found = picked(capsys, folder, f"--latency-ms 100 --device {device}")
         assert (found["width"], found["device"]) == (width, device)
@@ -136,7 +137,7 @@ def test_without_labels_widths_are_ranked_by_agreement(run, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
     agreement = Agreement("photos", 500, 10, {1.0: 100.0, 0.5: 70.0, 0.25: 75.0})
-    write_profile(Run(folder), Profile(8, all_costs(us3l.load(run), 8), TIMES, device="desk", agreement=agreement))
+    write_profile(Run(folder), Profile(8, all_costs(us3l.load(run), 8), TIMES, name="desk", agreement=agreement))
     found = picked(capsys, folder, "--latency-ms 8 --backend torch")
     assert (found["width"], found["accuracy"]) == (0.25, 75.0)
     assert found["ranked_by"] == "agreement with the full network on photos"

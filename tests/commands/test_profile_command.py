@@ -9,7 +9,10 @@ import torch
 from PIL import Image
 
 import us3l
+from tests.made_runs import result
 from us3l.commands.main import COMMANDS, main
+from us3l.run import Run
+from us3l.run.evaluations import EVALUATIONS, EvaluationRecord
 
 FAST = "--repeats 1 --threads 1 --device desk".split()
 
@@ -34,9 +37,8 @@ def model(tmp_path_factory):
 def run(model, tmp_path):
     """A run that was evaluated at two widths, one of which is none of the paper's nine."""
     shutil.copytree(model, tmp_path / "model")
-    rows = [{"width": w, "params": 1, "macs": 1, "linear": 60 + w, "knn": 50.0} for w in (1.0, 0.75)]
-    (tmp_path / "eval").mkdir()
-    (tmp_path / "eval" / "pets.json").write_text(json.dumps({"data": "pets", "widths": rows}))
+    rows = [result(width, linear=60 + width, knn=50.0) for width in (1.0, 0.75)]
+    EVALUATIONS.write(Run(tmp_path), EvaluationRecord(rows, "pets", name="pets"))
     return tmp_path
 
 

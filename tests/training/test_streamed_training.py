@@ -19,7 +19,7 @@ from us3l.data.cached import CachedImages
 from us3l.data.images import Step
 from us3l.data.sources import find, load, open_for_training
 from us3l.run import Run
-from us3l.run.records import read_speeds
+from us3l.run.training_log import read_speeds
 from us3l.system.errors import UserError
 from us3l.training.failures import check_damaged, note_damaged
 from us3l.training.recipes import MINI, Network
