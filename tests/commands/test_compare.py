@@ -132,7 +132,7 @@ def test_runs_that_cannot_be_compared(runs, tmp_path):
     for name in ("first", "second"):
         (tmp_path / name / "eval" / "more.json").write_text(copy)
     for arguments, message in [
-        ([], "RUN RUN"),
+        ([], "say which runs to compare"),
         ([runs[0], str(tmp_path / "empty")], "empty has no evaluation: `us3l.evaluate"),
         ([runs[0], str(tmp_path / "other")], r"no evaluation in common \(.*birds"),
         (runs, "evaluations of several data sets, more, photos: say which counts"),
