@@ -154,7 +154,7 @@ class Naive:
                     value = self.sub_loss(z1, z2, teacher, base)
             if taught:
                 value = (1 - taught) * value + sum(self.taught(carved(view), view) for view in views) / len(views)
-            (value if number == 0 else width**objective.width_power * value).backward()
+            (value if number == 0 else float(width) ** objective.width_power * value).backward()
             losses.append(value.item())
             full = dict(self.learner.net.full.named_parameters())
             for name, part in carved.named_parameters():

@@ -97,8 +97,8 @@ SPOILERS = {
 @pytest.mark.parametrize("name", SPOILERS)
 def test_what_does_not_belong_into_a_step_is_noticed(device, name, tiny_digits, monkeypatch):
     spoil, expected = SPOILERS[name]
-    original = Learner.base_loss
-    monkeypatch.setattr(Learner, "base_loss", lambda *arguments: spoil(original(*arguments)))
+    original = Learner.part_loss
+    monkeypatch.setattr(Learner, "part_loss", lambda *arguments: spoil(original(*arguments)))
     trainer = new_trainer(replace(TINY, network=VIT), tiny_digits)
     with pytest.raises(expected), device.no_waits():
         trainer.train_step()
@@ -157,7 +157,7 @@ def test_a_run_waits_only_when_it_looks_at_losses_and_gauges_or_saves(device, ti
     run.start(config)
     display, monitor = Display(SILENT, None, [1.0] * trainer.steps, 0), Monitor(trainer)
     with device.no_waits():
-        loop.train(config, trainer, monitor, run, Recorder(run), display, lambda: False)
+        loop.run_steps(config, trainer, monitor, run, Recorder(run), display, lambda: False)
     assert fetched == [2, 3]  # now and then, and at the end
 
 
