@@ -88,7 +88,7 @@ def calibrated_widths(net: Slimmable, chosen: tuple[float, ...] | None) -> list[
 
 def finite(net: Slimmable, features: Tensor) -> bool:
     """Return whether a network can be of any use: its weights, statistics and features are numbers."""
-    statistics = [tensor for kept in net.statistics.values() for tensor in kept.statistics.values()]
+    statistics = [tensor for kept in net.calibrations for tensor in kept.statistics.values()]
     return all(bool(tensor.isfinite().all()) for tensor in (features, *net.weights().values(), *statistics))
 
 
