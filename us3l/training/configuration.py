@@ -85,6 +85,7 @@ def train(
     source = start_of(config, run, init)
     if source is not None:
         config = replace(config, init_sha256=source.sha256)
+    config = replace(config, recipe=recipe.resolved())
     train_all(config, run, lambda: training_images(config, data, screen), resume, screen, source, teacher)
 
 
