@@ -23,7 +23,7 @@ def results(name, expression, folder, monkeypatch, shorter):
     assert sum(cell.source.count(shorter[0]) for cell in source.cells) == 1
     for cell in source.cells:
         cell.source = cell.source.replace(*shorter)
-    source.cells.append(nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({expression}))"))
+    source.cells.append(nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({expression}, default=float))"))
     path = folder / "notebook.ipynb"
     nbformat.write(source, path)
     return json.loads(TOOL["execute"](path, folder).cells[-1].outputs[0].text)

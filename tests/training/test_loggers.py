@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import sys
 from collections import defaultdict
 from dataclasses import replace
 from typing import ClassVar
@@ -124,7 +125,7 @@ def test_a_logger_that_fails_does_not_end_the_training(run, monkeypatch, when):
 
 
 def test_a_missing_package_is_told_before_anything_is_done(tmp_path, monkeypatch):
-    monkeypatch.setitem(loggers.PACKAGES, "wandb", "no_such_package")
+    monkeypatch.setitem(sys.modules, "wandb", None)
     config = replace(CONFIG, machine=replace(CONFIG.machine, loggers=("wandb",)))
     with pytest.raises(UserError, match=r"pip install 'us3l\[wandb\]'"):
         pretrain(tmp_path / "run", config)

@@ -172,7 +172,7 @@ def identity_of(run: Run) -> str:
 
 
 def fresh(folder: Path) -> Path:
-    """Make a logger's folder anew, without what an earlier part of the run left in it."""
+    """Make a logger's folder again, without what an earlier part of the run left in it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
