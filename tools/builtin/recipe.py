@@ -21,6 +21,9 @@ class Recipe:
     batch: int = 32
     rate: float = 0.002
     """Learning rate of AdamW after the warm-up. It stays there: a copy of the network is cooled down to be used."""
+    wide_rate: float = 0.5
+    full_rate: float = 0.25
+    """Shares of that rate for widths above 0.5 and for the full width, which know most of it already."""
     warmup: int = 100
     """Steps until the learning rate is reached."""
     decay: float = 0.01
@@ -61,6 +64,10 @@ class Recipe:
             first, last = cooling
             rate *= max(0.0, (last - step) / (last - first))
         return rate
+
+    def rate_share(self, width: float) -> float:
+        """Return the share of the learning rate at which a width learns."""
+        return 1.0 if width <= 0.5 else self.wide_rate if width < 1 else self.full_rate
 
 
 def subnet_name(width: float, size: int) -> str:

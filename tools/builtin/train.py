@@ -80,15 +80,15 @@ class Training:
         subnets = recipe.draw(self.step)
         largest = max(size for _, size in subnets)
         crops, target = cut(images, rows, boxes, largest), targets.of(rows, boxes)
-        for group in self.optimiser.param_groups:
-            group["lr"] = recipe.rate_at(self.step, self.cooling)
-        losses = {}
+        rate, losses = recipe.rate_at(self.step, self.cooling), {}
         for width, size in subnets:
             features = self.elastic(width, preprocessed(resized(crops, (size, size)), flipped))
             classifier = targets.teacher.weight, targets.teacher.bias
             loss = distillation(recipe, features, target, classifier)
             self.optimiser.zero_grad()
             loss.backward()
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate * recipe.rate_share(width)
             self.optimiser.step()
             losses[width] = loss.item()
         self.step += 1
