@@ -13,10 +13,10 @@ import us3l
 from benchmarks.networks import slimmable
 from benchmarks.timing import Row, best_seconds
 from us3l.data.sources import ImageSet
-from us3l.evaluation.frozen import evaluate_frozen
+from us3l.evaluation.frozen_features import evaluate_fast
+from us3l.evaluation.gradient_descent import evaluate_paper
+from us3l.evaluation.prepare import NINE_WIDTHS, prepare
 from us3l.evaluation.protocols import paper_probe
-from us3l.evaluation.tasks import NINE_WIDTHS
-from us3l.evaluation.trained import evaluate_paper
 from us3l.slimmable import batch_norms
 
 IMAGES, CLASSES = 2000, 100
@@ -37,12 +37,12 @@ def probes() -> Row:
     train, test = (ImageSet("noise", part, labels, names) for part in (images, images.flip(3)))
     us3l.calibrate(net, torch.randn(64, 3, 32, 32), NINE_WIDTHS)
     started = time.perf_counter()
-    evaluate_frozen(net, train, test, NINE_WIDTHS, floor=False)
+    evaluate_fast(prepare(net, train, test, NINE_WIDTHS))
     fast = time.perf_counter() - started
 
     def epochs(count: int) -> float:
         started = time.perf_counter()
-        evaluate_paper(net, train, test, NINE_WIDTHS, training=replace(paper_probe("transfer", 32), epochs=count))
+        evaluate_paper(prepare(net, train, test, NINE_WIDTHS), replace(paper_probe("transfer", 32), epochs=count))
         return time.perf_counter() - started
 
     one, three = epochs(1), epochs(3)

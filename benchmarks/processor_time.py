@@ -28,11 +28,11 @@ from benchmarks.steps import typical_seed
 from benchmarks.timing import best_seconds
 from benchmarks.unlabelled import find_runs
 from us3l.data.sources import ImageSet
-from us3l.evaluation.tasks import NINE_WIDTHS
+from us3l.evaluation.prepare import NINE_WIDTHS
 from us3l.reporting import style as draw
 from us3l.run import Run
-from us3l.run.evaluations import read_evaluations, usual_evaluation
-from us3l.run.records import read_records
+from us3l.run.evaluations import usual_evaluation
+from us3l.run.training_log import read_records
 from us3l.system.devices import precision_for
 from us3l.training.run_config import RunConfig, config_of
 from us3l.training.trainer import Trainer
@@ -69,7 +69,7 @@ class Evaluated:
 
 def read(run: Run) -> Evaluated | None:
     """None if the run was not evaluated."""
-    known = {name: one for name, one in read_evaluations(run).items() if one.percent("linear")}
+    known = {name: one for name, one in run.evaluations.items() if one.percent("linear")}
     if not known:
         return None
     config = config_of(run)

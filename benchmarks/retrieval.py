@@ -34,7 +34,7 @@ from us3l.data.sources import open_images
 from us3l.evaluation.features import embed_all
 from us3l.evaluation.knn import knn
 from us3l.evaluation.mapping import IMAGES, common_space, embedding, fit_map, half_whitened
-from us3l.evaluation.tasks import calibrate_missing
+from us3l.evaluation.prepare import calibrate_missing
 
 PARTS = ("fit", "gallery", "queries")
 DRAWS = 2000

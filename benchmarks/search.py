@@ -27,7 +27,8 @@ from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.profile import latencies
-from us3l.evaluation.frozen import evaluate_frozen
+from us3l.evaluation.frozen_features import evaluate_fast
+from us3l.evaluation.prepare import prepare
 from us3l.evaluation.unlabelled import rankme
 from us3l.run import Run
 from us3l.run.searches import SearchRecord
@@ -69,11 +70,9 @@ class Measured:
 def accuracies(net: Slimmable, width: Width, train: ImageSet, test: ImageSet) -> dict[str, float]:
     """kNN and linear probe of one sub-network; all are calibrated on the same training images."""
     net.set_statistics(width, None)
-    (found,) = evaluate_frozen(net, train, test, [width], floor=False).results
+    (row,) = evaluate_fast(prepare(net, train, test, [width])).rows
     net.set_statistics(width, None)
-    assert found.knn is not None
-    assert found.linear is not None
-    return {"knn": found.knn, "linear": found.linear}
+    return {metric: score.top1 for metric, score in row.scores.items()}
 
 
 def tau(figure: Sequence[float], accuracy: Sequence[float]) -> tuple[float, float, float]:

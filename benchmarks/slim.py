@@ -25,9 +25,9 @@ import tyro
 import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.evaluation.frozen import features, judge
-from us3l.evaluation.tasks import prepare
-from us3l.run.records import Gauges, read_records
+from us3l.evaluation.frozen_features import features, judge
+from us3l.evaluation.prepare import prepare
+from us3l.run.training_log import Gauges, read_records
 from us3l.sorting import sort_channels
 from us3l.storage import read_tensors
 from us3l.system.allocation import keep_freed_memory
@@ -214,13 +214,14 @@ class Bench:
         train, test = load(data, "train", side, limit=most[0]), load(data, "test", side, limit=most[1])
         if other:  # statistics belong to the size of the images, too
             net = without_statistics(net)
-        task = prepare(net, train, test, [width for width in WIDTHS if width >= net.min_width], size)
+        widths = [width for width in WIDTHS if width >= net.min_width]
+        prepared = prepare(net, train, test, widths, size=size)
         found: Figures = {}
-        for width, known, asked in features(net, task, None):
-            scores, _ = judge(known, asked, task.classes)
+        for width, learned, tested in features(net, prepared):
+            scores, _ = judge(learned, tested, prepared.classes)
             percent = {f"{kind}, {name}": score.top1 for kind, score in scores.items()}
             if not other and net.family.name == "mobilenet_v2":
-                right = (self.classified(asked.values[0]) == asked.labels).float().mean().item()
+                right = (self.classified(tested.values[0]) == tested.labels).float().mean().item()
                 percent[IMAGENET] = 100 * right
             for measure, value in percent.items():
                 found.setdefault(measure, {})[f"{width:g}"] = value

@@ -21,7 +21,7 @@ from benchmarks.networks import training
 from benchmarks.timing import Row, best_seconds
 from us3l.data.augment import two_views
 from us3l.data.sources import ImageSet
-from us3l.evaluation.tasks import NINE_WIDTHS
+from us3l.evaluation.prepare import NINE_WIDTHS
 from us3l.objective.learner import Outputs, Targets, detached
 from us3l.objective.sampling import sample_widths
 from us3l.slimmable import Slimmable

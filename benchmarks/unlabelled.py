@@ -19,10 +19,11 @@ import torch
 
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.evaluation.unlabelled import IMAGES, evaluate_unlabelled
+from us3l.evaluation.prepare import prepare
+from us3l.evaluation.unlabelled import IMAGES, measure_quality
 from us3l.run import Run
-from us3l.run.evaluations import QUALITIES, EvaluationRecord, read_evaluations, usual_evaluation
-from us3l.run.records import Gauges, read_records
+from us3l.run.evaluations import QUALITIES, EvaluationRecord, usual_evaluation
+from us3l.run.training_log import Gauges, read_records
 from us3l.system.files import write_json
 from us3l.training.run_config import config_of
 
@@ -51,23 +52,24 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
 
 def rows_of(run: Run, kept: dict[str, dict[str, dict[str, float]]]) -> list[Row]:
     """What is known of each width of a run; what was not measured is measured, and joins `kept`."""
-    known = {name: one for name, one in read_evaluations(run).items() if one.percent("linear")}
+    known = {name: one for name, one in run.evaluations.items() if one.percent("linear")}
     if not known:
         return []
     record, alone = usual_evaluation(known), config_of(run).recipe.network.individual
     last = [look for look in read_records(run) if isinstance(look, Gauges)][-1:]
     rows = []
     for result in record.widths:
-        if result.linear is None:
+        if "linear" not in result.scores:
             continue
+        linear, knn = result.scores["linear"].top1, result.percent("knn")
         width = f"{result.width:g}"
         figures = dict(result.quality or quality(run, record, kept).get(width, {}))
         if result.width == 1:
             figures.pop("agreement", None)  # 100 % of every run
-        figures |= {"knn": result.knn} if result.knn is not None else {}
+        figures |= {"knn": knn} if knn is not None else {}
         gauges = last[0].gauges.get(width, {}) if last else {}
         figures |= {"spread": gauges["spread"]} if "spread" in gauges else {}
-        rows.append(Row(str(run.folder), float(result.width) if alone is None else alone, result.linear, figures))
+        rows.append(Row(str(run.folder), float(result.width) if alone is None else alone, linear, figures))
     return rows
 
 
@@ -79,8 +81,9 @@ def quality(
     if key not in kept:
         net = run.network
         images = load(config_of(run).source, "test", Preprocessing.of(net).resize, IMAGES)
-        measured = evaluate_unlabelled(net, images, images, [row.width for row in record.widths]).results
-        kept[key] = {f"{row.width:g}": row.quality for row in measured}
+        widths = [row.width for row in record.widths]
+        measured = measure_quality(prepare(net, images, images, widths, labelled=False, compared=True))
+        kept[key] = {f"{width:g}": figures for width, figures in measured.items()}
     return kept[key]
 
 

@@ -35,10 +35,9 @@ from us3l.run import Run
 from us3l.run.bundles import read_bundle
 from us3l.run.checkpoints import load_checkpoint, save_checkpoint
 from us3l.run.config import write_config
-from us3l.run.evaluations import read_evaluations
 from us3l.run.probes import Linear, Probes, load_probes, probes_file, write_probes
-from us3l.run.profiles import load_profile
-from us3l.run.records import Skipped, Start, append_records, append_start, read_history, read_records
+from us3l.run.profiles import PROFILES
+from us3l.run.training_log import Skipped, Start, append_records, append_start, read_history, read_records
 from us3l.runtime.runtime import Runtime
 from us3l.system.files import write_json
 from us3l.training.recipes import MINI, Network
@@ -158,7 +157,8 @@ def make_profile(folder: Path) -> None:
     rows = [{"width": w, "backend": "torch", "batch": 1, "p50_ms": 2.0, "p95_ms": 3.0} for w in (1.0, 0.5)]
     costs = [{"width": w, "params": 10, "macs": 20, "bytes": 40, "memory": 40} for w in (1.0, 0.5)]
     write_json(
-        folder / "profile.json", {"image_size": 8, "costs": costs, "latencies": rows, "machine": {"cpu": "some"}}
+        folder / "profile.json",
+        {"version": 2, "image_size": 8, "costs": costs, "latencies": rows, "machine": {"cpu": "some"}},
     )
     write_json(folder / "device.json", {"latencies": rows})
     text = io.StringIO()
@@ -169,7 +169,7 @@ def make_profile(folder: Path) -> None:
 
 
 def read_profiles(folder: Path) -> None:
-    load_profile(folder / "profile.json")
+    PROFILES.load(folder / "profile.json")
     for name in ("device.json", "device.csv"):
         read_device_profile(PROFILE_NET, folder / name)
 
@@ -264,7 +264,7 @@ KINDS = {
     "statistics": Kind(make_model, read_model, "statistics.safetensors", use_model),
     "checkpoint": Kind(CHECKPOINTS.make, CHECKPOINTS.read, "*.pt"),
     "config": Kind(make_whole_run, lambda folder: config_of(Run(folder)), "config.yaml", use_run),
-    "results": Kind(make_whole_run, lambda folder: read_evaluations(Run(folder)), "eval/*.json", use_run),
+    "results": Kind(make_whole_run, lambda folder: Run(folder).evaluations, "eval/*.json", use_run),
     "records": Kind(make_whole_run, read_run, "*.jsonl|train.log", use_run),
     "probes": Kind(
         make_whole_run, lambda folder: load_probes(probes_file(Run(folder), "digits")), "eval/*.safetensors", use_probes

@@ -1,6 +1,7 @@
 import copy
 import json
 import pickle
+import re
 from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from us3l.families.resnet import ResNetFamily
-from us3l.run.bundles import plain
+from us3l.run.bundles import FILE_NAME
 from us3l.system.errors import UserError
 from us3l.system.files import as_plain
 from us3l.width import Width, distinct_widths, round_channels, roundest
@@ -53,7 +54,7 @@ def test_names_are_reversible_file_names():
         depths = random.choice([None, [random.randint(1, 12) for _ in range(stages)]])
         width = Width(widths, depths)
         assert Width(str(width)) == width == Width.from_plain(json.loads(json.dumps(width, default=as_plain)))
-        assert plain(f"resnet18-{width:g}x.onnx")
+        assert re.fullmatch(FILE_NAME, f"resnet18-{width:g}x.onnx")
     assert f"{Width((1, 0.5), (2, 1)):.4g}x" == "1d2-0.5d1x"
     assert Width(0.5, (2, 1)) == Width((0.5, 0.5), (2, 1))
 

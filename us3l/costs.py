@@ -22,10 +22,11 @@ class Cost:
     """Parameters."""
     macs: int
     """Multiply-accumulates of convolutions, linear layers and attention for one image."""
-    macs_with_norms: int
-    """The same and those of norms (two for each number) and average pooling (one), as the paper counts."""
-    bytes: int
-    """Weights and buffers as stored."""
+    macs_with_norms: int = 0
+    """The same and those of norms (two for each number) and average pooling (one), as the paper counts. 0 in records of
+    earlier versions, which did not keep it."""
+    bytes: int = 0
+    """Weights and buffers as stored. 0 in records of earlier versions, which did not keep it."""
 
 
 @overload

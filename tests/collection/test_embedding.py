@@ -29,7 +29,7 @@ BAD = "b/3.png"
 def run(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     small.save(folder / "model")
-    write_profile(Run(folder), Profile(16, all_costs(small, 16), [Latency(0.25, "torch", 1, 1, 2)], device="desk"))
+    write_profile(Run(folder), Profile(16, all_costs(small, 16), [Latency(0.25, "torch", 1, 1, 2)], name="desk"))
     return folder
 
 

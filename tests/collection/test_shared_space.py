@@ -11,7 +11,7 @@ from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import REST, embedding
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
-from us3l.run.retrievals import read_retrievals
+from us3l.run.retrievals import RETRIEVALS
 from us3l.run.spaces import keep_space, read_space
 from us3l.runtime.runtime import Runtime
 from us3l.system.errors import UserError
@@ -155,15 +155,15 @@ def test_maps_of_other_weights_are_refused(run, images, tmp_path):
 def test_evaluation_has_a_matrix_of_widths(run, capsys):
     arguments = "--data digits --train-images 100 --test-images 40 --widths 1 0.25 --no-floor --no-quality --retrieval"
     assert main(["evaluate", str(run), *arguments.split()]) == 0
-    found = read_retrievals(Run(run), "digits")
-    assert [(row["query"], row["gallery"]) for row in found.rows] == [
+    found = RETRIEVALS.read(Run(run), "digits")
+    assert [(row.query, row.gallery) for row in found.rows] == [
         (1.0, 1.0),
         (1.0, 0.25),
         (0.25, 1.0),
         (0.25, 0.25),
     ]
-    assert all(0 <= row[metric] <= 100 for row in found.rows for metric in ("recall", "knn"))
-    assert found.rows[0]["recall"] > 20  # of the full network, though untrained; chance is 10
+    assert all(0 <= getattr(row, metric) <= 100 for row in found.rows for metric in ("recall", "knn"))
+    assert found.rows[0].recall > 20  # of the full network, though untrained; chance is 10
     assert "queries in rows" in capsys.readouterr().out
     with pytest.raises(UserError, match="in memory has no place"):
         us3l.evaluate(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from us3l.collection.embedding import Embedded
     from us3l.deploy.exporting import Exported
     from us3l.deploy.picking import Picked
-    from us3l.evaluation.comparing import Comparison
+    from us3l.evaluation.compare_runs import Comparison
     from us3l.run.evaluations import EvaluationRecord
 
     def known_to_type_checkers(run: us3l.Run, net: us3l.Slimmable) -> None:

@@ -13,7 +13,7 @@ from tests.made_runs import make_run
 from us3l.commands.main import run as command
 from us3l.data.preprocessing import Preprocessing
 from us3l.run import Run
-from us3l.run.evaluations import find_evaluation, from_plain, read_evaluations, usual_evaluation
+from us3l.run.evaluations import find_evaluation, usual_evaluation
 from us3l.run.probes import load_probes
 from us3l.system.errors import UserError
 
@@ -67,11 +67,11 @@ def test_results_as_table_json_pictures_and_probes(run, capsys):
     assert "± is the 95 % interval for 50 test images" in output
     assert max(map(len, output.splitlines()[:6])) <= 80
     found = read(run, "digits")
-    results = from_plain(found["widths"])
-    assert [result.width for result in results] == [1.0, 0.5]
+    rows = found["widths"]
+    assert [row["width"] for row in rows] == [1.0, 0.5]
     assert (found["train_images"], found["test_images"], found["protocol"]) == (60, 50, "fast")
     judged = found["scores"]["0.5"]["linear"]
-    assert judged["low"] <= judged["top1"] == results[1].linear <= judged["high"]
+    assert judged["low"] <= judged["top1"] == rows[1]["linear"] <= judged["high"]
     assert len(judged["per_class"]) == len(found["classes"]) == 10
     probes = load_probes(run / "eval" / "digits.probes.safetensors")
     assert (list(probes.linear), probes.classes, probes.data) == (
@@ -92,7 +92,7 @@ def test_validation_images_instead_of_test_images(run):
     kept = Run(run)
     for split, images in tested:
         assert find_evaluation(kept, "digits", "fast", split).test_images == images
-    assert usual_evaluation(read_evaluations(kept)).split == "test"
+    assert usual_evaluation(kept.evaluations).split == "test"
     evaluate(run, *arguments, "--split", "validation", "--widths", 0.5)
     assert [row["width"] for row in read(run, "digits-validation")["widths"]] == [1, 0.5]
 
@@ -157,11 +157,11 @@ def test_images_without_labels(run, tmp_path, capsys):
     assert output.splitlines()[-1].endswith("flat.json")
     evaluate(run, *arguments[:-1], 0.5)  # joins
     found = read(run, "flat")
-    full, half = from_plain(found["widths"])
-    assert (full.agreement, full.knn, found["scores"], found["classes"]) == (100, None, {}, None)
-    assert 1 < half.rankme < 32
+    full, half = found["widths"]
+    assert (full["agreement"], full["knn"], found["scores"], found["classes"]) == (100, None, {}, None)
+    assert 1 < half["rankme"] < 32
     record = us3l.Run(run).evaluations["flat"]
-    assert (record.metric, record.rows[1]["lidar"]) == (None, half.lidar)
+    assert (record.metric, record.rows[1]["lidar"]) == (None, half["lidar"])
     with pytest.raises(UserError, match="has no evaluation"):
         us3l.compare(run)
     for setting in (["--no-quality"], ["--protocol", "paper"], ["--label-share", "0.1"]):
@@ -172,12 +172,12 @@ def test_images_without_labels(run, tmp_path, capsys):
 def test_quality_beside_accuracy(run, capsys):
     arguments = ("--data", "digits", "--train-images", 20, "--test-images", 60, "--widths", 0.5, "--no-floor")
     evaluate(run, *arguments)
-    (row,) = from_plain(read(run, "digits")["widths"])
+    (row,) = us3l.Run(run).evaluations["digits"].widths
     assert row.quality.keys() == {"rankme", "lidar", "agreement"}
     assert "RankMe" not in capsys.readouterr().out  # there is no room for it
     evaluate(run, *arguments, "--overwrite", "--no-quality")
-    (again,) = from_plain(read(run, "digits")["widths"])
-    assert (again.quality, again.linear) == ({}, row.linear)
+    (again,) = us3l.Run(run).evaluations["digits"].widths
+    assert (again.quality, again.scores) == ({}, row.scores)
 
 
 def save(path, value):

@@ -9,6 +9,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import us3l
+from tests.made_runs import result
 from us3l.commands.main import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
@@ -17,12 +18,12 @@ from us3l.deploy.export import BROWSER, COMPANIONS
 from us3l.deploy.exporting import Exported
 from us3l.deploy.proof import Evidence, Proof
 from us3l.evaluation.linear import linear_probe
-from us3l.evaluation.tasks import calibrate_missing
+from us3l.evaluation.prepare import calibrate_missing
 from us3l.reporting.deployed import exported_table
 from us3l.run import Run
 from us3l.run.bundles import Entry, read_bundle
-from us3l.run.evaluations import EvaluationRecord, WidthResult, settle, write_evaluation
-from us3l.run.finetuned import write_finetuned
+from us3l.run.evaluations import EVALUATIONS, EvaluationRecord
+from us3l.run.finetuned_networks import write_finetuned
 from us3l.run.probes import Probes, write_probes
 from us3l.system.files import checksum
 
@@ -43,8 +44,7 @@ def run(tmp_path, digits):
     net.metadata = {"preprocessing": {"size": SIZE, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
     folder = tmp_path / "run"
     net.save(folder / "model")
-    evaluated = EvaluationRecord("digits", [WidthResult(0.5, 1, 1, knn=60.0, linear=70.0)], "digits")
-    write_evaluation(Run(folder), settle(Run(folder), evaluated))
+    EVALUATIONS.write(Run(folder), EvaluationRecord([result(0.5, knn=60.0, linear=70.0)], "digits", name="digits"))
     with torch.no_grad():
         probe = linear_probe(net.at(0.5)(digits.train), digits.train_labels)
     linear = {0.5: (probe.weight, probe.bias)}
@@ -93,7 +93,7 @@ def test_widths_and_formats_with_a_head(run, capsys):
 def test_a_fine_tuned_network(run, digits):
     net = us3l.load(run)
     whole = torch.nn.Sequential(net.carve(0.5), torch.nn.Linear(net.carve(0.5)(digits.test[:1]).shape[1], 10)).eval()
-    record = settle(Run(run), EvaluationRecord("digits-finetune", [], classes=digits.classes))
+    record = EvaluationRecord([], classes=digits.classes, weights=Run(run).weights, name="digits-finetune")
     write_finetuned(Run(run), record, 0.5, whole.state_dict())
     assert main(["export", str(run), "--widths", "0.5x", "--format", "safetensors", "--head", "finetuned"]) == 0
     (entry,) = read_bundle(run / "export").entries

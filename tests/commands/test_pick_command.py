@@ -52,7 +52,7 @@ def profiled(run, evaluated, tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiled")
     for name in ("model", "eval"):
         shutil.copytree(evaluated / name, folder / name)
-    write_profile(Run(folder), Profile(8, all_costs(us3l.load(run), 8), TIMES, device="desk"))
+    write_profile(Run(folder), Profile(8, all_costs(us3l.load(run), 8), TIMES, name="desk"))
     return folder
 
 
@@ -123,7 +123,7 @@ def test_every_device_has_its_own_profile(profiled, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(profiled, folder)
     slow = [Latency(0.25, "tflite", 1, 80, 90), Latency(1.0, "tflite", 1, 300, 310)]
-    write_profile(Run(folder), Profile(8, all_costs(us3l.load(folder), 8), slow, device="phone"))
+    write_profile(Run(folder), Profile(8, all_costs(us3l.load(folder), 8), slow, name="phone"))
     for device, width in (("desk", 1.0), ("phone", 0.25)):
         found = picked(capsys, folder, f"--latency-ms 100 --device {device}")
         assert (found["width"], found["device"]) == (width, device)
@@ -136,7 +136,7 @@ def test_without_labels_widths_are_ranked_by_agreement(run, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
     agreement = Agreement("photos", 500, 10, {1.0: 100.0, 0.5: 70.0, 0.25: 75.0})
-    write_profile(Run(folder), Profile(8, all_costs(us3l.load(run), 8), TIMES, device="desk", agreement=agreement))
+    write_profile(Run(folder), Profile(8, all_costs(us3l.load(run), 8), TIMES, name="desk", agreement=agreement))
     found = picked(capsys, folder, "--latency-ms 8 --backend torch")
     assert (found["width"], found["accuracy"]) == (0.25, 75.0)
     assert found["ranked_by"] == "agreement with the full network on photos"

@@ -47,7 +47,7 @@ def test_a_stopped_reproduction_repeats_nothing_and_gives_the_same_table(tmp_pat
     data = ["--data", "cifar100=digits"]
     asked = []
     with monkeypatch.context() as during:
-        during.setattr("us3l.evaluation.jobs.choose_device", lambda kind: asked.append(kind) or torch.device("cpu"))
+        during.setattr("us3l.evaluation.measure.choose_device", lambda kind: asked.append(kind) or torch.device("cpu"))
         assert call(tmp_path / "whole", *data) == 0
     assert asked == ["auto"] * 2  # a GPU, where there is one
     whole = (tmp_path / "whole/mini/tables/main-cifar100.csv").read_bytes()

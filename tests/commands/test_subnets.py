@@ -11,8 +11,8 @@ from tests.made_runs import make_run
 from us3l.commands.main import main
 from us3l.deploy.evaluated import find_heads
 from us3l.run.config import build
-from us3l.run.finetuned import list_finetuned, read_finetuned
-from us3l.run.records import Skipped, StepRecord, append_records, read_records
+from us3l.run.finetuned_networks import list_finetuned, read_finetuned
+from us3l.run.training_log import Skipped, StepRecord, append_records, read_records
 from us3l.serving.model import ServedModel
 from us3l.serving.settings import ServiceSettings
 from us3l.width import Width

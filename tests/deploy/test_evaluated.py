@@ -4,17 +4,19 @@ import json
 
 import pytest
 
+from tests.made_runs import result
 from us3l.deploy.evaluated import Accuracies, read_accuracies
 from us3l.run import Run
+from us3l.run.evaluations import EVALUATIONS, EvaluationRecord
 from us3l.system.errors import UserError
 
 
 @pytest.fixture
 def run(tmp_path):
     def write(name, rows, data=None, **more):
-        (tmp_path / "eval").mkdir(exist_ok=True)
-        content = {"data": data or name, "widths": [{"params": 1, "macs": 1} | row for row in rows]}
-        (tmp_path / "eval" / f"{name}.json").write_text(json.dumps(content | more))
+        EVALUATIONS.write(Run(tmp_path), EvaluationRecord([result(**row) for row in rows], data or name, name=name))
+        path = EVALUATIONS.file(Run(tmp_path), name)
+        path.write_text(json.dumps(json.loads(path.read_text()) | more))
         return Run(tmp_path)
 
     return write

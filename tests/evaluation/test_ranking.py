@@ -34,5 +34,5 @@ def test_runs_are_found_and_what_they_lack_is_measured_once(tmp_path, monkeypatc
     assert [(row.width, row.linear) for row in found] == [(1.0, 90.0), (0.5, 80.0), (0.25, 60.0)]
     assert found[0].figures.keys() == {"rankme", "lidar", "spread"}
     assert found[2].figures.keys() == {"rankme", "lidar", "agreement", "spread"}
-    monkeypatch.setattr("benchmarks.unlabelled.evaluate_unlabelled", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr("benchmarks.unlabelled.measure_quality", lambda *_: pytest.fail("measured again"))
     assert rows_of(run, kept) == found

@@ -12,14 +12,16 @@ import us3l
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.view_settings import Views
+from us3l.evaluation.measure import evaluate_network
+from us3l.evaluation.prepare import FEWEST, prepare
+from us3l.evaluation.settings import EvaluationSettings
 from us3l.evaluation.unlabelled import (
-    FEWEST,
     VIEWS,
     effective_rank,
     embed_views,
-    evaluate_unlabelled,
     images_to_look_at,
     lidar,
+    measure_quality,
     predicted_share,
     quality,
     rankme,
@@ -146,6 +148,7 @@ def test_features_that_are_not_finite_have_no_quality():
 def net():
     torch.manual_seed(0)
     net = us3l.create("resnet18", stem="cifar", base=8)
+    net.metadata = {"preprocessing": {"size": 8}}
     us3l.calibrate(net, torch.randn(32, 3, 8, 8), widths=(1.0, 0.5, 0.25))
     return net
 
@@ -154,25 +157,29 @@ def test_every_width_of_a_network(net):
     pixels = torch.randint(256, (FEWEST + 10, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     images, counted = ImageSet("noise", pixels), []
     few = ImageSet("few", pixels[: FEWEST - 1])
-    found = evaluate_unlabelled(net, few, images, (0.5, 0.25), 8, counted.append)
-    assert (found.scores, [row.width for row in found.results]) == ({}, [0.5, 0.25])
-    for row, channels in zip(found.results, (32, 16), strict=True):
-        assert 1 < row.rankme < channels
-        assert 1 < row.lidar < channels
-        assert 0 < row.agreement < 100
-        assert row.macs > 0
-    assert sum(counted) == images_to_look_at(few, images, (0.5, 0.25)) == 60 * (1 + VIEWS) * 3
-    assert evaluate_unlabelled(net, images, few, (0.5, 0.25), 8).results == found.results  # whichever has enough
-    (full,) = evaluate_unlabelled(net, few, images, (1.0,), 8).results
-    assert full.agreement == 100
-    (row,) = evaluate_unlabelled(net, few, few, (0.5,), 8).results
-    assert (row.quality, row.params > 0, images_to_look_at(few, few, (0.5,))) == ({}, True, 0)
+
+    def prepared(train, test, widths):
+        return prepare(net, train, test, widths, labelled=False, compared=True)
+
+    job = prepared(few, images, (0.5, 0.25))
+    found = measure_quality(job, counted.append)
+    for width, channels in ((0.5, 32), (0.25, 16)):
+        assert 1 < found[width]["rankme"] < channels
+        assert 1 < found[width]["lidar"] < channels
+        assert 0 < found[width]["agreement"] < 100
+    assert found[1.0]["agreement"] == 100
+    assert sum(counted) == images_to_look_at(job) == 60 * (1 + VIEWS) * 3
+    assert measure_quality(prepared(images, few, (0.5, 0.25))) == found  # whichever has enough
+    assert (measure_quality(prepared(few, few, (0.5,))), images_to_look_at(prepared(few, few, (0.5,)))) == ({}, 0)
+    record, _ = evaluate_network(net, few, images, EvaluationSettings(widths=(0.5,)))
+    assert (record.widths[0].quality, record.metric) == (found[0.5], None)
 
 
 def test_networks_alone_have_none_to_agree_with():
     alone = us3l.create("resnet18", stem="cifar", base=8, individual=0.5)
+    alone.metadata = {"preprocessing": {"size": 8}}
     images = ImageSet("noise", torch.randint(256, (FEWEST, 3, 8, 8), dtype=torch.uint8))
-    (row,) = evaluate_unlabelled(alone, images, images, size=8).results
+    (row,) = evaluate_network(alone, images, images)[0].widths
     assert row.quality.keys() == {"rankme", "lidar"}
 
 

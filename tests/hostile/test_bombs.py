@@ -27,7 +27,7 @@ from us3l.data.sources import decode_all, find
 from us3l.detection import coco
 from us3l.run.bundles import read_bundle
 from us3l.run.config import read_config
-from us3l.run.evaluations import from_plain
+from us3l.run.evaluations import EVALUATIONS
 from us3l.storage import read_torch
 from us3l.system.errors import UserError
 from us3l.system.files import read_bytes, read_json
@@ -148,10 +148,12 @@ def test_json_that_is_none(tmp_path: Path, text: str) -> None:
         read_json(tmp_path / "x.json")
 
 
-def test_results_with_numbers_beyond_arithmetic() -> None:
-    for value in (10**400, float("inf"), True, "5"):
-        with pytest.raises(UserError, match="knn must be a number"):
-            from_plain([{"width": 0.5, "params": 1, "macs": 1, "knn": value}])
+def test_results_with_numbers_beyond_arithmetic(tmp_path: Path) -> None:
+    for value in (10**400, float("inf"), float("nan"), True, "5"):
+        row = {"width": 0.5, "params": 1, "macs": 1, "rankme": value}
+        (tmp_path / "x.json").write_text(json.dumps({"version": 3, "widths": [row]}))
+        with pytest.raises(UserError, match=r"cannot read .*x\.json: (widths\[0\]\.rankme: expected|number out)"):
+            EVALUATIONS.load(tmp_path / "x.json")
 
 
 class Harmful:

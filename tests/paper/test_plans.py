@@ -4,7 +4,7 @@ from us3l.description import write_description
 from us3l.paper.plans import plan_table
 from us3l.paper.reproduce import entries, job_of
 from us3l.paper.scales import scale_of
-from us3l.run.records import Speed, append_speed
+from us3l.run.training_log import Speed, append_speed
 
 
 def test_what_is_left_takes_as_long_as_what_is_done(tmp_path):

@@ -1,5 +1,6 @@
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ FIGURE = RunFigure(18.25, False, 16.5, 640_000, "bf16-mixed")
 
 def test_what_is_added_is_read_back_and_new_figures_replace_old_ones(tmp_path):
     path = tmp_path / "tables" / "figures.json"
-    other = CELL._replace(data="cifar10")
+    other = replace(CELL, data="cifar10")
     add_figures(path, {CELL: RunFigure(1.0), other: RunFigure(2.0, collapsed=True)})
     add_figures(path, {CELL: FIGURE})
     assert read_figures(path) == {CELL: FIGURE, other: RunFigure(2.0, collapsed=True)}
@@ -20,7 +21,7 @@ def test_what_is_added_is_read_back_and_new_figures_replace_old_ones(tmp_path):
 
 def test_processes_that_add_at_once_lose_nothing(tmp_path):
     path = tmp_path / "figures.json"
-    cells = [CELL._replace(run=f"run{number}") for number in range(8)]
+    cells = [replace(CELL, run=f"run{number}") for number in range(8)]
     threads = [threading.Thread(target=add_figures, args=(path, {cell: FIGURE})) for cell in cells]
     for thread in threads:
         thread.start()

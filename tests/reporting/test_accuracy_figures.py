@@ -7,9 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from tests.made_runs import result
 from us3l.reporting import style as styles
 from us3l.reporting.accuracy_figures import KNN, LINEAR, Line, accuracy_figure, cost_figure, lines_of
-from us3l.run.evaluations import WidthResult
 from us3l.system.errors import UserError
 
 NINE = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
@@ -17,7 +17,7 @@ NINE = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 
 def results(widths=NINE, **changes):
     return [
-        WidthResult(
+        result(
             **{
                 "width": width,
                 "params": int(11e6 * width**2),
@@ -62,7 +62,7 @@ def test_lines_carry_the_numbers(drawn):
         ("kNN", "knn", KNN, "-"),
         ("kNN, untrained", "knn_untrained", KNN, "--"),
     ]:
-        expected = sorted((result.macs, getattr(result, field)) for result in results())
+        expected = sorted((each.cost.macs, each.row[field]) for each in results())
         np.testing.assert_allclose(lines[name].get_xydata(), expected)
         assert (lines[name].get_color(), lines[name].get_linestyle()) == (colour, style)
     assert figure.get_suptitle() == "digits"
@@ -103,13 +103,13 @@ def test_files(tmp_path):
 
 
 def test_missing_numbers_are_left_out(drawn):
-    figure = drawn([*results((1.0, 0.5), knn=None, knn_untrained=None), WidthResult(0.25, 10, 20_000_000)])
+    figure = drawn([*results((1.0, 0.5), knn=None, knn_untrained=None), result(0.25, 10, 20_000_000)])
     lines = [line for line in figure.axes[0].lines if not line.get_label().startswith("_")]
     assert [line.get_label() for line in lines] == ["linear probe", "linear probe, untrained"]
     assert len(lines[0].get_xdata()) == 2
 
 
-@pytest.mark.parametrize("nothing", [[], [WidthResult(0.5, 10, 20)]])
+@pytest.mark.parametrize("nothing", [[], [result(0.5)]])
 def test_nothing_to_draw(nothing, tmp_path):
     with pytest.raises(UserError, match="nothing to draw"):
         accuracy_figure(nothing, tmp_path / "a.png")
@@ -136,7 +136,7 @@ def test_three_costs_side_by_side(monkeypatch, tmp_path):
     assert [axes.get_xlabel().split(" ")[0] for axes in figure.axes] == ["width", "MACs", "parameters"]
     for axes, cost in zip(figure.axes, ("width", "macs", "params"), strict=True):
         one, another = axes.lines
-        expected = sorted((getattr(result, cost), result.linear) for result in results())
+        expected = sorted((each.row[cost], each.percent("linear")) for each in results())
         np.testing.assert_allclose(one.get_xydata(), expected)
         assert another.get_ydata().tolist() == [12.5, 12.5]
         assert one.get_color() != another.get_color()

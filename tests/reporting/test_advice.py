@@ -7,7 +7,7 @@ import pytest
 
 from us3l.commands.screen import as_typed
 from us3l.reporting.advice import advise, longer_run
-from us3l.run.records import Gauges, StepRecord
+from us3l.run.training_log import Gauges, StepRecord
 
 
 def records(curve, looks=10, steps=1000, spread=0.9):

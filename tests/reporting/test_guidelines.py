@@ -8,7 +8,7 @@ from us3l.paper.run_figures import RunFigure
 from us3l.paper.scales import SCALES
 from us3l.paper.workspace import Found
 from us3l.reporting.guidelines import guidance_notes, guidelines_figure, rotated, rotation_figure
-from us3l.run.records import Gauges
+from us3l.run.training_log import Gauges
 
 
 def test_the_rotation_is_that_of_equations_9_and_10(tmp_path):

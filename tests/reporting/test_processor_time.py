@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.processor_time import Evaluated, Trained, averaged, nine_minutes, reaches
-from us3l.evaluation.tasks import NINE_WIDTHS
+from us3l.evaluation.prepare import NINE_WIDTHS
 from us3l.training.recipes import Recipe
 from us3l.training.run_config import RunConfig
 

@@ -15,7 +15,7 @@ from us3l.reporting.reproduction import (
     reproduction_figure,
     reproduction_table,
 )
-from us3l.run.records import Gauges
+from us3l.run.training_log import Gauges
 
 ENTRIES = chosen_rows(entries("main-cifar100", SCALES["mini"]), [7, 8, 9])
 

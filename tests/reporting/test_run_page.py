@@ -116,8 +116,8 @@ def test_when_to_stop(run):
 
 def test_quality_without_labels(run):
     record = evaluations(run)[0][0]
-    rows = [replace(row, linear=None, rankme=30.0, agreement=50.0) for row in record.widths]
-    unlabelled = replace(record, name="flat", widths=rows, scores={}, classes=None)
+    rows = [replace(row, scores={}, rankme=30.0, agreement=50.0) for row in record.widths]
+    unlabelled = replace(record, name="flat", widths=rows, classes=None)
     found = evaluation_facts(unlabelled)
     assert found["about"] == "without labels"
     assert [column["name"] for column in found["table"]["columns"]][-2:] == ["RankMe", "agreement with 1x"]

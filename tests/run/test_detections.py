@@ -6,12 +6,14 @@ import torch
 import us3l
 from us3l.run import Run
 from us3l.run.detections import (
+    DETECTION_RECORDS,
     AveragePrecision,
     DetectionRecord,
     Scores,
     detection_stem,
+    ended,
     find_detection,
-    read_detection,
+    write_boxes,
     write_detection,
 )
 from us3l.system.errors import UserError
@@ -28,16 +30,16 @@ def run(tmp_path):
 
 def save(run, record):
     stem = detection_stem(run.detection_folder, "boxes", record.data, record.width)
-    path = stem.with_name(f"{stem.name}.json")
-    write_detection(path, record, run)
-    return path
+    write_detection(run, stem, record)
+    write_boxes(stem, [])
+    return ended(stem, ".json")
 
 
 def test_it_comes_back_whatever_its_name(run):
     path = save(run, RECORD)
     assert path.name == "boxes-0.5x.json"
-    found = read_detection(path)
-    assert replace(found, source=None, weights=None, us3l=None, torch=None, date=None) == RECORD
+    found = DETECTION_RECORDS.load(path)
+    assert replace(found, name="", source=None, weights=None, us3l=None, torch=None, date=None) == RECORD
     assert (found.source, found.weights) == ("/a/boxes", run.weights)
     other = save(run, replace(RECORD, data="/b/boxes", boxes=replace(SCORES, overall=AveragePrecision(1.0, 2.0, 3.0))))
     assert other.name.startswith("boxes-")
@@ -56,8 +58,10 @@ def test_other_weights_are_refused(run):
         _ = run.detections
 
 
-@pytest.mark.parametrize("text", ["{", "{}", '{"version": 3}', '{"boxes": null}', '{"boxes": {"overall": 1}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "{}", '{"version": 3}', '{"version": 2}', '{"version": 2, "boxes": {"overall": 1}}']
+)
 def test_damaged_files_are_one_line(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(UserError, match=r"x\.json"):
-        read_detection(tmp_path / "x.json")
+        DETECTION_RECORDS.load(tmp_path / "x.json")

@@ -6,22 +6,12 @@ import pytest
 import torch
 
 import us3l
+from tests.made_runs import result
 from us3l.run import Run
-from us3l.run.evaluations import (
-    EvaluationRecord,
-    Score,
-    WidthResult,
-    find_evaluation,
-    read_evaluation,
-    settle,
-    usual_evaluation,
-    write_evaluation,
-)
+from us3l.run.evaluations import EVALUATIONS, EvaluationRecord, find_evaluation, usual_evaluation, with_earlier
 from us3l.run.identity import DataIdentity
 from us3l.run.probes import keep_probes, read_probes
 from us3l.system.errors import UserError
-
-SCORE = Score(50.0, None, 40.0, 60.0, (50.0, None))
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +27,10 @@ def run(model, tmp_path):
 
 
 def record(source, *widths, name="photos", linear=50.0, **changes):
-    rows = [WidthResult(width, 10, 20, linear=linear) for width in widths]
+    rows = [result(width, linear=linear, linear_untrained=12.5, rankme=3.5, classes=2) for width in widths]
     about = EvaluationRecord(
-        name,
         rows,
+        name=name,
         data=source,
         identity=DataIdentity(source, 100, 50, 2, "abc"),
         protocol="fast",
@@ -49,24 +39,41 @@ def record(source, *widths, name="photos", linear=50.0, **changes):
         test_images=50,
         seeds=1,
         classes=["a", "b"],
-        scores={width: {"linear": SCORE} for width in widths},
     )
     return replace(about, **changes)
 
 
 def save(run, new, **options):
-    settled = settle(run, new, **options)
-    write_evaluation(run, settled)
-    return settled
+    return EVALUATIONS.write(run, with_earlier(run, new, **options))
 
 
 def test_it_comes_back(run):
     saved = save(run, record("/data/photos", 1.0, 0.5))
-    assert read_evaluation(run, "photos") == saved
+    assert EVALUATIONS.read(run, "photos") == saved
     assert run.evaluations == {"photos": saved}
     assert saved.weights == run.weights
     assert (saved.us3l, saved.torch) == (us3l.__version__, torch.__version__.split("+")[0])
-    assert json.loads((run.evaluation_folder / "photos.json").read_text())["version"] == 3
+    content = json.loads((run.evaluation_folder / "photos.json").read_text())
+    assert (content["version"], content["scores"].keys()) == (3, {"1", "0.5"})
+    row = content["widths"][1]
+    assert (row["width"], row["params"], row["macs"], row["bytes"]) == (0.5, 10, 20, 40)
+    assert (row["linear"], row["linear_untrained"], row["linear_top5"], row["knn"]) == (50.0, 12.5, None, None)
+    assert (row["linear_low"], row["linear_high"], row["rankme"]) == (48.0, 52.0, 3.5)
+
+
+def test_widths_that_six_digits_do_not_tell_keep_their_scores(run):
+    saved = save(run, record("/data/photos", 1 / 3))
+    assert EVALUATIONS.read(run, "photos") == saved
+    assert saved.percent("linear") == {1 / 3: 50.0}
+
+
+def test_fields_that_are_not_known_are_ignored(run):
+    saved = save(run, record("/data/photos", 1.0))
+    path = EVALUATIONS.file(run, "photos")
+    content = json.loads(path.read_text())
+    content["widths"][0]["beauty"] = content["beauty"] = content["scores"]["1"]["linear"]["beauty"] = [{"a": 1}]
+    path.write_text(json.dumps(content))
+    assert EVALUATIONS.read(run, "photos") == saved
 
 
 def test_data_sets_in_folders_of_one_name_do_not_replace_each_other(run):
@@ -92,7 +99,7 @@ def test_widths_are_added_and_new_figures_replace_old_ones(run):
     save(run, record("/photos", 1.0, 0.5, linear=10.0))
     saved = save(run, record("/photos", 0.5, 0.25, linear=20.0))
     assert saved.percent("linear") == {1.0: 10.0, 0.5: 20.0, 0.25: 20.0}
-    assert list(saved.scores) == [1.0, 0.5, 0.25]
+    assert [row.scores["linear"].top1 for row in EVALUATIONS.read(run, "photos").widths] == [10.0, 20.0, 20.0]
     assert save(run, record("/photos", 0.5), overwrite=True).percent("linear") == {0.5: 50.0}
 
 
@@ -109,20 +116,20 @@ def test_other_settings_are_refused_unless_named_or_overwritten(run, changes, me
     save(run, record("/photos", 1.0))
     other = record("/photos", **changes)  # before the work: no widths yet
     with pytest.raises(UserError, match=f"{message}.*choose another `name`, or set `overwrite`"):
-        settle(run, other)
-    assert settle(run, other, name="second").name == "second"
-    assert settle(run, other, overwrite=True).name == "photos"
+        with_earlier(run, other)
+    assert with_earlier(run, other, name="second").name == "second"
+    assert with_earlier(run, other, overwrite=True).name == "photos"
 
 
 def test_a_name_that_other_data_has_is_refused(run):
     save(run, record("/photos", 1.0))
     with pytest.raises(UserError, match="of other data"):
-        settle(run, record("/birds", 1.0), name="photos")
+        with_earlier(run, record("/birds", 1.0), name="photos")
     for name in ("../out", ".hidden", "", "a\nb"):
         if name:
             with pytest.raises(UserError, match="cannot name an evaluation"):
-                settle(run, record("/photos", 1.0), name=name)
-    assert settle(run, record("/odd", 1.0, name=".odd\n[x]")).name == "odd_[x]"
+                with_earlier(run, record("/photos", 1.0), name=name)
+    assert with_earlier(run, record("/odd", 1.0, name=".odd\n[x]")).name == "odd_[x]"
 
 
 def test_results_of_other_weights_are_refused(run):
@@ -136,7 +143,7 @@ def test_results_of_other_weights_are_refused(run):
     with pytest.raises(UserError, match=r"probes\.safetensors belongs to another model"):
         read_probes(run, "photos")
     with pytest.raises(UserError, match="other weights"):
-        settle(run, record("/photos", 0.5))
+        with_earlier(run, record("/photos", 0.5))
 
 
 def test_probes_of_earlier_widths_are_kept(run):
@@ -154,18 +161,22 @@ def test_probes_of_earlier_widths_are_kept(run):
         "{",
         "[]",
         "{}",
-        '{"widths": 3}',
-        '{"widths": [{"width": NaN, "params": 1, "macs": 1}]}',
-        '{"widths": [], "scores": {"wide": {}}}',
-        '{"widths": [], "scores": {"1": {"knn": {"top1": 1}}}}',
-        '{"widths": [], "weights": {"weights": 1}}',
-        '{"widths": [], "size": ' + "9" * 400 + "}",
-        '{"widths": [], "classes": [1]}',
-        '{"widths": [], "classes": ["a"], "scores": {"1": {"knn": {"top1": 1, "top5": null, "low": 0, "high": 2,'
-        ' "per_class": [1, 2]}}}}',
+        '{"version": 3}',
+        '{"version": 3, "widths": 3}',
+        '{"version": 3, "widths": [3]}',
+        '{"version": 3, "widths": [{"width": 1}]}',
+        '{"version": 3, "widths": [{"width": NaN, "params": 1, "macs": 1}]}',
+        '{"version": 3, "widths": [{"width": 1, "params": true, "macs": 1}]}',
+        '{"version": 3, "widths": [{"width": 1, "params": 1, "macs": 1}], "scores": {"1": {"knn": {"top1": 1}}}}',
+        '{"version": 3, "widths": [], "weights": {"weights": 1}}',
+        '{"version": 3, "widths": [], "size": ' + "9" * 400 + "}",
+        '{"version": 3, "widths": [], "classes": [1]}',
+        '{"version": 3, "widths": [{"width": 1, "params": 1, "macs": 1}], "classes": ["a"], "scores": {"1": {"knn":'
+        ' {"top1": 1, "top5": null, "low": 0, "high": 2, "per_class": [1, 2]}}}}',
         '{"version": 4, "widths": []}',
         '{"version": [3], "widths": []}',
         '{"version": 3, "widths": [{"width": 1, "params": 1, "macs": 1, "rankme": "many"}]}',
+        "[" * 100_000,
     ],
 )
 def test_damaged_files_are_one_line(run, text):
@@ -200,7 +211,7 @@ def test_widths_that_are_calibrated_later_do_not_matter_but_new_statistics_do(ru
 
 def test_the_evaluation_that_counts_when_none_is_named():
     def record(name: str, data: str, protocol: str, date: str = "") -> EvaluationRecord:
-        return EvaluationRecord(name, [], data=data, protocol=protocol, date=date)
+        return EvaluationRecord([], name=name, data=data, protocol=protocol, date=date)
 
     finetuned, fast = record("a-finetune", "photos", "finetune", "2026-02"), record("b", "photos", "fast", "2026-01")
     assert usual_evaluation({one.name: one for one in (finetuned, fast)}) is fast

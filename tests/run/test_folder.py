@@ -11,12 +11,12 @@ import pytest
 from us3l.run import Run
 from us3l.run.config import read_plain
 from us3l.run.probes import load_probes
-from us3l.run.records import read_history, read_records
+from us3l.run.training_log import read_history, read_records
 from us3l.storage import load
 from us3l.system.errors import UserError
 from us3l.system.files import locked, read_json, replacing, write_json
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "run-1"
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "run-2"
 
 
 @pytest.fixture

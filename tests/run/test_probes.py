@@ -43,9 +43,9 @@ def test_files_that_hold_no_probes(tmp_path):
         load_probes(path)
     write_probes(path, Probes(LINEAR, None, "photos"))
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UserError, match="cut short, damaged or holds no probes"):
+    with pytest.raises(UserError, match="it is cut short or damaged"):
         load_probes(path)
-    described = {"us3l": json.dumps({"classes": ["a", "b"], "data": "x"})}
+    described = {"us3l": json.dumps({"version": 2, "classes": ["a", "b"], "data": "x", "weights": None})}
     newer = {"us3l": json.dumps({"version": 3, "classes": ["a", "b"], "data": "x"})}
     good = {"1/weight": torch.eye(2), "1/bias": torch.zeros(2)}
     for tensors, metadata in [
@@ -57,5 +57,5 @@ def test_files_that_hold_no_probes(tmp_path):
         ({"one/weight": torch.eye(2), "one/bias": torch.zeros(2)}, described),
     ]:
         save_file(tensors, path, metadata)
-        with pytest.raises(UserError, match="cannot read"):
+        with pytest.raises(UserError, match=r"cannot read|has format 3"):
             load_probes(path)

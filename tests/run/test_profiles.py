@@ -1,9 +1,7 @@
 """Profiles: one for each device, read back as they were written."""
 
 import csv
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,23 +9,23 @@ import torch
 import us3l
 from us3l.run import Run
 from us3l.run.profiles import (
+    PROFILES,
     Agreement,
     Costs,
     Latency,
     Profile,
-    list_profiles,
     newest_profile,
-    profile_file,
     read_profile,
     write_profile,
 )
 from us3l.system.errors import UserError
+from us3l.width import FULL, Width
 
-COSTS = [Costs(1.0, 400, 4000, 1600, 3000), Costs(0.5, 100, 1000, 400, 1500)]
-TIMES = [Latency(1.0, "torch", 1, 5.0, 6.0), Latency(0.5, "torch", 1, 2.0, 3.0), Latency(0.5, "onnx", 8, 9.0, 9.5)]
-AGREEMENT = Agreement("pets", 500, 10, {1.0: 100.0, 0.5000000000000001: 60.5})
-PROFILE = Profile(16, COSTS, TIMES, {"cpu": "a fast one", "threads": 2}, "phone", AGREEMENT)
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "run-1"
+HALF = Width(0.5)
+COSTS = [Costs(FULL, 400, 4000, 1600, 3000), Costs(HALF, 100, 1000, 400, 1500)]
+TIMES = [Latency(FULL, "torch", 1, 5.0, 6.0), Latency(HALF, "torch", 1, 2.0, 3.0), Latency(HALF, "onnx", 8, 9.0, 9.5)]
+AGREEMENT = Agreement("pets", 500, 10, {FULL: 100.0, Width(0.5000000000000001): 60.5})
+PROFILE = Profile(16, COSTS, TIMES, {"cpu": "a fast one", "threads": 2}, AGREEMENT, name="phone")
 
 
 def test_a_profile_is_read_back(tmp_path):
@@ -49,8 +47,8 @@ def test_a_run_has_room_for_many_devices(tmp_path):
     """A second device's profile replaced the first."""
     run = Run(tmp_path)
     write_profile(run, PROFILE)
-    write_profile(run, replace(PROFILE, device="my laptop", image_size=32))
-    assert list_profiles(run) == ["my-laptop", "phone"]
+    write_profile(run, replace(PROFILE, name="my laptop", image_size=32))
+    assert PROFILES.names(run) == ["my-laptop", "phone"]
     assert read_profile(run, "phone").image_size == 16
     assert read_profile(run, "my laptop").image_size == 32
     with pytest.raises(UserError, match="was profiled on my-laptop, phone: say which counts, `device='my-laptop'`"):
@@ -59,16 +57,6 @@ def test_a_run_has_room_for_many_devices(tmp_path):
         read_profile(run, "fridge")
     newest = newest_profile(run)
     assert newest is not None
-
-
-def test_profiles_of_the_first_version_are_read(tmp_path):
-    shutil.copytree(FIXTURE, tmp_path / "run")
-    run = Run(tmp_path / "run")
-    assert list_profiles(run) == ["profile"]
-    with pytest.warns(UserWarning, match="does not say which weights"):
-        found = read_profile(run)
-    assert found.costs
-    assert found.latencies
 
 
 def test_a_profile_of_other_weights_is_refused(tmp_path):
@@ -87,17 +75,18 @@ def test_a_profile_of_other_weights_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        '{"image_size": 16, "costs": [{}]}',
-        '{"image_size": 16, "costs": [], "latencies": [], "machine": {}, "agreement": {"percent": {"a": 1}}}',
-        '{"image_size": 16, "costs": [], "latencies": [], "machine": {}, "us3l": 3}',
-        '{"image_size": 16, "costs": [], "latencies": [{"backend": 3}], "machine": {}}',
+        '{"version": 2, "image_size": 16, "costs": [{}]}',
+        '{"version": 2, "image_size": 16, "costs": [], "agreement": {"data": "a", "images": 1, "neighbours": 1,'
+        ' "percent": {"a": 1}}}',
+        '{"version": 2, "image_size": 16, "costs": [], "latencies": [], "machine": {}, "us3l": 3}',
+        '{"version": 2, "image_size": 16, "costs": [], "latencies": [{"backend": 3}], "machine": {}}',
     ],
 )
 def test_a_damaged_profile(tmp_path, content):
-    path = profile_file(Run(tmp_path), "phone")
+    path = PROFILES.file(Run(tmp_path), "phone")
     path.parent.mkdir()
     path.write_text(content)
-    with pytest.raises(UserError, match=r"cannot read .*phone.json .*overwrite"):
+    with pytest.raises(UserError, match=r"cannot read .*phone\.json: .*overwrite"):
         read_profile(Run(tmp_path))
 
 

@@ -15,7 +15,7 @@ from us3l.commands.main import main
 from us3l.evaluation.unlabelled import linear_cka
 from us3l.reporting.run_page import run_facts
 from us3l.reporting.search_tables import bars
-from us3l.run.searches import SCORES, ScoreLog, read_search, search_file
+from us3l.run.searches import SCORES, SEARCHES, ScoreLog
 from us3l.searching.evolution import Evolution
 from us3l.searching.judging import Judge
 from us3l.searching.pricing import BlockTimes, Prices, named
@@ -56,7 +56,7 @@ def test_the_best_keeps_the_budget_and_is_kept_with_the_run(run, record):
     assert [one.score for one in front] == sorted(one.score for one in front)
     assert [one.figures["macs"] for one in front] == sorted(one.figures["macs"] for one in front)
     assert front[-1].score == record.at(1.0).score == pytest.approx(100)
-    rows = search_file(run, record.name).with_suffix(".csv").read_text().splitlines()
+    rows = SEARCHES.file(run, record.name).with_suffix(".csv").read_text().splitlines()
     assert rows[0].startswith("width,score,confirmed,macs,params,size_mb")
     assert len(rows) == 1 + len(record.networks)
     with pytest.raises(UserError, match="already exists"):
@@ -101,7 +101,7 @@ def test_the_same_seed_finds_the_same_and_a_stopped_search_goes_the_same_way(run
     settings = {"macs": budget(run), "depth": True, "name": "again"} | FEW
     with pytest.raises(Interrupted):
         us3l.search(run, **settings)
-    path = search_file(run, "again").with_name("again" + SCORES)
+    path = SEARCHES.file(run, "again").with_name("again" + SCORES)
     assert len(path.read_text().splitlines()) == 6
     with pytest.raises(UserError, match="other settings"):
         us3l.search(run, **settings | {"seed": 1})
@@ -143,11 +143,11 @@ def test_what_cannot_be_searched_is_one_clear_line(run, capsys):
     [{"best": "0.5-0.5-0.5-1"}, {"budgets": {}}, {"budgets": {"macs": -1}}, {"networks": 3}, {"fits": 1}, {"data": 3}],
 )
 def test_a_damaged_record_is_named(run, record, change):
-    path = search_file(run, "damaged")
-    path.write_text(json.dumps(json.loads(search_file(run, record.name).read_text()) | change))
+    path = SEARCHES.file(run, "damaged")
+    path.write_text(json.dumps(json.loads(SEARCHES.file(run, record.name).read_text()) | change))
     try:
         with pytest.raises(UserError, match="search again, with `overwrite`"):
-            read_search(run, "damaged")
+            SEARCHES.read(run, "damaged")
     finally:
         path.unlink()
 
@@ -262,11 +262,11 @@ def test_the_command_prints_and_draws(run, capsys, monkeypatch):
     line = ["search", str(run.folder), "--candidates", "10", "--images", "50", "--name", "fast", "--latency-ms"]
     assert main([*line, "1e9"]) == 2
     assert "the full network keeps the budget" in capsys.readouterr().err
-    assert not search_file(run, "fast").with_name("fast" + SCORES).exists()
+    assert not SEARCHES.file(run, "fast").with_name("fast" + SCORES).exists()
     assert main([*line, str(0.5 * BlockTimes(run.network, 16)(1.0))]) == 0
     said = capsys.readouterr().out
     record = run.searches["fast"]
     assert f"{record.best:g}x" in said
-    assert search_file(run, "fast").with_suffix(".png").exists()
+    assert SEARCHES.file(run, "fast").with_suffix(".png").exists()
     assert record.fits
     assert 0 < record.at(record.best).measured_ms < record.budgets["latency_ms"]

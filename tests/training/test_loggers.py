@@ -13,7 +13,7 @@ import pytest
 
 from tests.training.test_loop import CONFIG, pretrain
 from us3l.run import Run
-from us3l.run.records import Gauges, Skipped, Start, StepRecord, append_start, cut_records, read_records
+from us3l.run.training_log import Gauges, Skipped, Start, StepRecord, append_start, cut_records, read_records
 from us3l.system.errors import UserError
 from us3l.system.stopping import Interrupted
 from us3l.training import loggers, loop

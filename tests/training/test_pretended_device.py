@@ -11,10 +11,10 @@ from tests import pretended
 from tests.pretended import DEVICE, MixedDevicesError, Pretended, PretendedDevice, WaitError
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import find
-from us3l.evaluation.classifiers import descend, new_head
-from us3l.evaluation.frozen import evaluate_frozen
+from us3l.evaluation.frozen_features import evaluate_fast
+from us3l.evaluation.gradient_descent import descend, evaluate_finetuned, evaluate_paper, new_head
+from us3l.evaluation.prepare import prepare
 from us3l.evaluation.protocols import finetuning
-from us3l.evaluation.trained import evaluate_finetuned, evaluate_paper
 from us3l.objective.learner import Learner
 from us3l.objective.methods import METHODS
 from us3l.run import Run
@@ -120,8 +120,8 @@ def test_gauges_calibration_and_evaluation_do_not_mix_devices(tiny_digits):
     us3l.calibrate(net, images, [1.0, 0.5])
     network = net.at(0.5)
     assert isinstance(network(images), Pretended)
-    found = evaluate_frozen(net, tiny_digits, tiny_digits, [1.0, 0.5], size=8, floor=False)
-    assert all(0 <= result.knn <= 100 and 0 <= result.linear <= 100 for result in found.results)
+    rows = evaluate_fast(prepare(net, tiny_digits, tiny_digits, [1.0, 0.5], size=8)).rows
+    assert all(0 <= row.percent(metric) <= 100 for row in rows for metric in ("knn", "linear"))
 
 
 @pytest.mark.usefixtures("device")
@@ -165,8 +165,8 @@ def test_a_run_waits_only_when_it_looks_at_losses_and_gauges_or_saves(device, ti
 @pytest.mark.parametrize(("evaluate", "measure"), [(evaluate_paper, "linear"), (evaluate_finetuned, "finetuned")])
 def test_nor_do_classifiers(evaluate, measure, tiny_digits):
     net = new_trainer(replace(TINY, network=VIT), tiny_digits).learner.net
-    found = evaluate(net, tiny_digits, tiny_digits, [0.5], size=8, training=TRAINING)
-    assert 0 <= getattr(found.results[0], measure) <= 100
+    (row,) = evaluate(prepare(net, tiny_digits, tiny_digits, [0.5], size=8), TRAINING).rows
+    assert 0 <= row.percent(measure) <= 100
 
 
 def test_classifiers_do_not_wait_within_an_epoch(device, tiny_digits, monkeypatch):

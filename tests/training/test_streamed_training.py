@@ -1,11 +1,12 @@
 """Runs on images that are read while they train."""
 
 import gc
+import itertools
 import multiprocessing
 import shutil
-import signal
 import tarfile
 import weakref
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,7 @@ from us3l.data.cached import CachedImages
 from us3l.data.images import Step
 from us3l.data.sources import find, load, open_for_training
 from us3l.run import Run
-from us3l.run.records import read_speeds
+from us3l.run.training_log import read_speeds
 from us3l.system.errors import UserError
 from us3l.training.failures import check_damaged, note_damaged
 from us3l.training.recipes import MINI, Network
@@ -239,17 +240,15 @@ TINY = (
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_run_does_not_go_on_with_other_images(bitmaps, stream, tmp_path, capsys, monkeypatch):
     """One of 40 was replaced by another of the same size, which is none of those that a fingerprint looks into."""
-    take, stops = Trainer.take_batch, [True]
 
-    def stopping(trainer):
-        if trainer.step == 6 and stops:
-            stops.clear()  # a second signal would end the process
-            signal.raise_signal(signal.SIGTERM)
-        return take(trainer)
+    @contextmanager
+    def stop_soon(_):
+        steps = itertools.count()
+        yield lambda: next(steps) == 6
 
     out = ["--out", str(tmp_path / "run")]
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "take_batch", stopping)
+        patch.setattr("us3l.training.loop.stop_requests", stop_soon)
         assert main(["pretrain", str(bitmaps), *TINY.split(), *(["--stream"] if stream else []), *out]) != 0
     before = (bitmaps / "06.bmp").read_bytes()
     (bitmaps / "06.bmp").write_bytes((bitmaps / "07.bmp").read_bytes())

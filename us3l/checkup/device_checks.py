@@ -17,7 +17,8 @@ from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.distributed.launching import make_fabric
 from us3l.evaluation.features import embed
-from us3l.evaluation.frozen import evaluate_frozen
+from us3l.evaluation.frozen_features import evaluate_fast
+from us3l.evaluation.prepare import prepare
 from us3l.system.devices import Precision
 from us3l.training.recipes import MINI, Network, Optimiser, Recipe
 from us3l.training.run_networks import new_network
@@ -123,16 +124,15 @@ def evaluation_difference(device: torch.device) -> float:
     with exact():
         ours.to(device)
         calibrate(ours, seen.apply(images.images), WIDTHS)
-        results = evaluate_frozen(ours, images, images, WIDTHS, size=SIZE, floor=False)
+        results = evaluate_fast(prepare(ours, images, images, WIDTHS, size=SIZE))
         features = {width: embed(ours.at(width), images.images, SIZE).cpu().double() for width in WIDTHS}
     calibrate(theirs, seen.apply(images.images), WIDTHS)
-    expected = evaluate_frozen(theirs, images, images, WIDTHS, size=SIZE, floor=False)
-    for result, right in zip(results.results, expected.results, strict=True):
-        for name in ("knn", "linear"):
-            if abs(getattr(result, name) - getattr(right, name)) > 100 / len(images) + 1e-6:
-                raise ArithmeticError(
-                    f"{name} at {result.width:g}x is {getattr(result, name):.1f} %, not {getattr(right, name):.1f} %"
-                )
+    expected = evaluate_fast(prepare(theirs, images, images, WIDTHS, size=SIZE))
+    for result, right in zip(results.rows, expected.rows, strict=True):
+        for metric, score in result.scores.items():
+            wanted = right.scores[metric].top1
+            if abs(score.top1 - wanted) > 100 / len(images) + 1e-6:
+                raise ArithmeticError(f"{metric} at {result.width:g}x is {score.top1:.1f} %, not {wanted:.1f} %")
     doubles = {width: theirs.carve(width).double()(seen.apply(images.images).double()) for width in WIDTHS}
     return max(relative(features[width], doubles[width]) for width in WIDTHS)
 

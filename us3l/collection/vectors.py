@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from us3l.run.checks import check_version
+from us3l.run.records import check_version
 from us3l.system.errors import UserError
 from us3l.system.files import check_regular, locked, parse_json, read_json, replacing, write_json
 
@@ -333,7 +333,7 @@ def _about(path: Path, text: str | bytes | None) -> dict[str, Any] | None:
     about = parse_json(text)
     if not isinstance(about, dict):
         raise ValueError("what it says about itself is not an object")
-    check_version(path, about.get("format"), (FORMAT,), FORMAT)
+    check_version(path, about.get("format"), (FORMAT,), "embed again")
     return about
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from us3l.commands.names import CompareNames
     from us3l.commands.screen import CommandScreen
-    from us3l.evaluation.comparing import Comparison
+    from us3l.evaluation.compare_runs import Comparison
     from us3l.setting_types import AnyRun
 
 
@@ -48,7 +48,7 @@ class Compare(Command):
 
 def compared(settings: Compare) -> Comparison:
     """Do the work of `compare`."""
-    from us3l.evaluation.comparing import compare_runs
+    from us3l.evaluation.compare_runs import compare_runs
     from us3l.reporting.comparison import check_free, write_comparison
 
     if not settings.runs:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from us3l.commands.screen import CommandScreen
     from us3l.data.images import Images
     from us3l.data.splits import Split
-    from us3l.evaluation.jobs import Job
     from us3l.run import Run
     from us3l.run.evaluations import EvaluationRecord
     from us3l.slimmable import Slimmable
@@ -80,36 +79,30 @@ def evaluate(settings: Evaluate) -> EvaluationRecord:
         The record that was kept; `rows` has a dictionary per width.
     """
     from us3l.data.sources import tell_damaged
-    from us3l.evaluation.jobs import Job
-    from us3l.evaluation.tasks import check_labels
+    from us3l.evaluation.measure import evaluate_network, evaluate_run
+    from us3l.evaluation.prepare import check_labels
     from us3l.run.cards import write_card
-    from us3l.run.classifiers import read_classifier
     from us3l.run.identity import name_of
     from us3l.system.progress import progress_of
 
     progress = progress_of(settings.progress)
     run = settings.model(progress)
     train, test, data = opened(settings, run, run.network, progress)
-    classifier = None
-    if settings.protocol == "classifier":
-        if not run.saved:
-            raise UserError("a network has no classifier of its own: the protocol 'classifier' is for runs")
-        classifier = read_classifier(run)
-    job = Job(run.network, train, test, settings, name_of(data), classifier)
     if settings.retrieval:
         check_labels(train, test)
         if not run.saved:
             raise UserError("a network in memory has no place for the results: `retrieval` is for runs")
-    if run.saved:
-        job.check(run, settings.name, settings.overwrite)
-    evaluation = job.run(progress)
-    tell_damaged(progress, name_of(data), evaluation.damaged)
+    called = name_of(data) or train.name
     if not run.saved:
-        return job.recorded(evaluation)
-    record = job.keep(run, evaluation, settings.name, settings.overwrite)
+        record, evaluation = evaluate_network(run.network, train, test, settings, called, progress=progress)
+        tell_damaged(progress, called, evaluation.damaged)
+        return record
+    record = evaluate_run(
+        run, train, test, settings, called, name=settings.name, overwrite=settings.overwrite, progress=progress
+    )
     write_card(run)
     if settings.retrieval:
-        measure_retrieval(run, job, record.name, data, progress)
+        measure_retrieval(run, train, test, record, data, settings, progress)
     return record
 
 
@@ -155,22 +148,32 @@ def tell_learned(run: Run, progress: Progress) -> None:
         )
 
 
-def measure_retrieval(run: Run, job: Job, name: str, data: Data, progress: Progress) -> None:
-    """Measure retrieval across the widths of an evaluation, and write the result."""
+def measure_retrieval(
+    run: Run,
+    train: Images,
+    test: Images,
+    record: EvaluationRecord,
+    data: Data,
+    settings: EvaluationSettings,
+    progress: Progress,
+) -> None:
+    """Measure retrieval across the widths of an evaluation, and write the record."""
     from us3l.collection.shared_space import fit_missing
+    from us3l.evaluation.prepare import chosen_widths
     from us3l.evaluation.retrieval import images_to_search, retrieval_matrix
-    from us3l.run.retrievals import Retrievals, write_retrievals
+    from us3l.run.retrievals import RETRIEVALS, RetrievalRecord
 
-    fitted = fit_missing(run, job.net, job.widths, None if run.data else data, progress)
+    net = run.network
+    widths = chosen_widths(net, settings.widths)
+    fitted = fit_missing(run, net, widths, None if run.data else data, progress)
 
     def network_of(width: Width) -> nn.Module:
-        head = fitted[job.net.canonical(width)]
-        return head.on(head.encoder(width, job.net.at))
+        head = fitted[net.canonical(width)]
+        return head.on(head.encoder(width, net.at))
 
-    with progress.counting("searching", images_to_search(job.train, job.test, job.widths)) as count:
-        rows = retrieval_matrix(job.net, job.train, job.test, job.widths, network_of, count.more)
-    found = Retrievals(job.data or name, [row.to_plain() for row in rows], len(job.train), len(job.test), run.weights)
-    write_retrievals(run, found, name)
+    with progress.counting("searching (images x widths)", images_to_search(train, test, widths)) as count:
+        rows = retrieval_matrix(net, train, test, widths, network_of, count.more)
+    RETRIEVALS.write(run, RetrievalRecord(record.data or record.name, rows, len(train), len(test), name=record.name))
 
 
 def main(settings: Evaluate, screen: CommandScreen) -> None:
@@ -190,19 +193,19 @@ def show(screen: CommandScreen, run: Run, record: EvaluationRecord) -> None:
     from us3l.reporting.tables import WITHOUT_LABELS, few_labels_table, results_table, uncertainty
 
     base = evaluation_figures(run, record)
-    screen.console.print(results_table(record.widths, scores=record.scores))
+    screen.console.print(results_table(record.widths))
     if record.few_labels:
         screen.console.print("linear probe from a share of the labels, %")
         screen.console.print(few_labels_table(record.few_labels))
-    screen.say(uncertainty(record.scores, record.test_images or 0) if record.metric else WITHOUT_LABELS)
+    screen.say(uncertainty(record.widths, record.test_images or 0) if record.metric else WITHOUT_LABELS)
     screen.say(f"written: {base}.json" + (", .png and -costs.png" if record.metric else ""))
 
 
 def show_retrieval(screen: CommandScreen, run: Run, name: str) -> None:
     from us3l.reporting.tables import retrieval_table
-    from us3l.run.retrievals import read_retrievals, retrieval_file
+    from us3l.run.retrievals import RETRIEVALS
 
     for metric, title in (("recall", "recall@1"), ("knn", "kNN")):
         screen.say(f"{title} in the space that all widths share, %: queries in rows, galleries in columns")
-        screen.console.print(retrieval_table(read_retrievals(run, name), metric))
-    screen.say(f"written: {retrieval_file(run, name)}")
+        screen.console.print(retrieval_table(RETRIEVALS.read(run, name), metric))
+    screen.say(f"written: {RETRIEVALS.file(run, name)}")

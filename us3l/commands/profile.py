@@ -49,7 +49,7 @@ def main(settings: ProfileCommand, screen: CommandScreen) -> None:
 
     profiled = profile.with_settings(settings)
     measured, picture, run = profiled.profile, profiled.files[0].with_suffix(".png"), run_of(settings.run)
-    profile_figure(measured, profiled.accuracies, picture, f"{run.folder.resolve().name} on {measured.device}")
+    profile_figure(measured, profiled.accuracies, picture, f"{run.folder.resolve().name} on {measured.name}")
     for batch in measured.batches():
         screen.say(f"\nbatch {batch}, {measured.image_size} x {measured.image_size} pixels; p50/p95")
         screen.console.print(profile_table(measured, profiled.accuracies, batch))

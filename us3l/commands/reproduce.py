@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from us3l.commands.command import Command, command
 from us3l.paper.scales import ScaleName
-from us3l.run.evaluations import EvaluationSplit
+from us3l.run.identity import EvaluationSplit
 from us3l.setting_types import ANYTHING, AnyPath, Positional, SomeNumbers, several
 from us3l.system.devices import AskedPrecision
 from us3l.system.errors import UserError

@@ -69,11 +69,11 @@ def main(settings: Search, screen: CommandScreen) -> None:
     from us3l.commands import report
     from us3l.commands.screen import program
     from us3l.reporting.search_tables import search_figure, search_table, told
-    from us3l.run.searches import search_file
+    from us3l.run.searches import SEARCHES
     from us3l.run.unsaved import run_of
 
     record, run = search.with_settings(settings), run_of(settings.run)
-    path = search_file(run, record.name)
+    path = SEARCHES.file(run, record.name)
     search_figure(record, path.with_suffix(".png"))
     screen.console.print(search_table(record))
     screen.say(told(record))

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from us3l.costs import feature_count
 from us3l.data.preprocessing import Preprocessing
-from us3l.evaluation.finetuned import choose_evaluation, find_finetuned, finetuned_network
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import with_even_parts
 from us3l.run import Run
-from us3l.run.bundles import SHARED, slug
-from us3l.run.classifiers import read_classifier
-from us3l.run.evaluations import METRICS, read_evaluations, usual_evaluation
+from us3l.run.bundles import SHARED
+from us3l.run.elastic_classifier import read_classifier
+from us3l.run.evaluations import METRICS, usual_evaluation
+from us3l.run.finetuned_networks import choose_evaluation, find_finetuned, finetuned_network
+from us3l.run.identity import slug
 from us3l.run.probes import list_probes, read_probes
-from us3l.run.searches import read_searches
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.width import Width
@@ -147,12 +147,12 @@ def finetuned_head(run: Run, net: Slimmable, width: Width, name: str | None = No
 
 def find_accuracy(run: Run, net: Slimmable, width: Width, name: str | None = None) -> dict[str, Any] | None:
     """The accuracies of that width on the data of that name, or on the first that has any."""
-    for record in read_evaluations(run).values():
+    for record in run.evaluations.values():
         row = record.at(net, width)
-        if name in (None, record.name) and row and (row.linear, row.knn) != (None, None):
-            return {"data": record.name, "linear": row.linear, "knn": row.knn}
-        if name == record.name and row and row.finetuned is not None:
-            return {"data": record.name, "finetuned": row.finetuned}
+        if name in (None, record.name) and row and row.scores.keys() & {"linear", "knn"}:
+            return {"data": record.name, "linear": row.percent("linear"), "knn": row.percent("knn")}
+        if name == record.name and row and "finetuned" in row.scores:
+            return {"data": record.name, "finetuned": row.percent("finetuned")}
     return None
 
 
@@ -180,7 +180,7 @@ class Accuracies:
 
 def searched(run: Run, net: Slimmable) -> Accuracies | None:
     """What searches found, to rank networks by where nothing was evaluated: the scores of the newest one."""
-    newest = next(reversed(read_searches(run).values()), None)
+    newest = next(reversed(run.searches.values()), None)
     if newest is None:
         return None
     return Accuracies(newest.data, "agreement", {net.canonical(one.width): one.score for one in newest.networks})
@@ -188,12 +188,12 @@ def searched(run: Run, net: Slimmable) -> Accuracies | None:
 
 def best_searched(run: Run, net: Slimmable) -> list[Width]:
     """The best sub-network of each search."""
-    return [net.canonical(record.best) for record in read_searches(run).values()]
+    return [net.canonical(record.best) for record in run.searches.values()]
 
 
 def read_accuracies(run: Run, net: Slimmable, data: str | None = None) -> Accuracies | None:
     """What evaluation found: in the record of that name, or in the usual one; None if there is no accuracy."""
-    known = read_evaluations(run)
+    known = run.evaluations
     if data is not None and data not in known:
         there = f"only {', '.join(known)}" if known else "none at all"
         raise UserError(f"{run.folder} has no evaluation {data!r}, {there}: evaluate it first")

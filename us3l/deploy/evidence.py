@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load, open_images
 from us3l.deploy.proof import BATCHES, CALIBRATION, TEST, Evidence
-from us3l.evaluation.tasks import calibrate_missing
+from us3l.evaluation.prepare import calibrate_missing
 from us3l.run import Run
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError

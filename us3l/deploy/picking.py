@@ -13,7 +13,7 @@ from us3l.deploy.pick import Choice, pick
 from us3l.deploy.profile import all_costs, candidates, costs_of
 from us3l.deploy.profiling import by_agreement
 from us3l.run import Run
-from us3l.run.profiles import Profile, list_profiles, read_profile
+from us3l.run.profiles import PROFILES, Profile, read_profile
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.width import Width
@@ -98,7 +98,7 @@ def pick_width(run: Run, settings: PickSettings) -> Picked:
     profile = find_profile(run, settings.device, settings.latency_ms is not None)
     if profile is None:
         size = Preprocessing.of(net).size
-        profile = Profile(size, all_costs(net, size), device="")
+        profile = Profile(size, all_costs(net, size))
     accuracies = read_accuracies(run, net, settings.data) or searched(run, net) or by_agreement(profile)
     profile = with_subnets(profile, net, [*(accuracies.percent if accuracies else ()), *best_searched(run, net)])
     if settings.accuracy_at_least is not None and (accuracies is None or accuracies.metric == "agreement"):
@@ -108,7 +108,7 @@ def pick_width(run: Run, settings: PickSettings) -> Picked:
         check_profiled(profile, settings.backend, batch)
     table = candidates(profile, accuracies, settings.backend, batch, settings.percentile)
     choice = pick(table, budgets, settings.accuracy_at_least)
-    device = profile.device or None
+    device = profile.name or None
     return Picked(choice, accuracies, budgets, batch, settings.percentile, settings.accuracy_at_least, device)
 
 
@@ -121,7 +121,7 @@ def with_subnets(profile: Profile, net: Slimmable, widths: Iterable[Width]) -> P
 
 def find_profile(run: Run, device: str | None, needed: bool) -> Profile | None:
     """The profile of the device; where latencies do not matter, none if it is not clear which."""
-    known = list_profiles(run)
+    known = PROFILES.names(run)
     if needed and not known:
         raise UserError(f"latencies are not measured yet: `us3l.profile({str(run.folder)!r})` first")
     if not needed and device is None and len(known) != 1:
@@ -131,7 +131,7 @@ def find_profile(run: Run, device: str | None, needed: bool) -> Profile | None:
 
 def check_profiled(profile: Profile, backend: str | None, batch: int) -> None:
     if backend is not None and backend not in profile.backends():
-        raise UserError(f"{profile.device} has no latency of {backend}: it has {', '.join(profile.backends())}")
+        raise UserError(f"{profile.name} has no latency of {backend}: it has {', '.join(profile.backends())}")
     if batch not in profile.batches():
         there = ", ".join(map(str, profile.batches()))
-        raise UserError(f"{profile.device} has no latency of batch {batch}: it has {there}")
+        raise UserError(f"{profile.name} has no latency of batch {batch}: it has {there}")

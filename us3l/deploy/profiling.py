@@ -17,10 +17,11 @@ from us3l.deploy.device_table import read_device_profile
 from us3l.deploy.evaluated import Accuracies, best_searched, read_accuracies
 from us3l.deploy.evidence import calibrate_rest
 from us3l.deploy.profile import all_costs, latencies
-from us3l.evaluation.tasks import NINE_WIDTHS
+from us3l.evaluation.prepare import NINE_WIDTHS
 from us3l.evaluation.unlabelled import COMPARED, FEWEST, NEIGHBOURS
 from us3l.run import Run
-from us3l.run.profiles import Agreement, Latency, Profile, device_name, profile_file, write_profile
+from us3l.run.identity import slug
+from us3l.run.profiles import PROFILES, Agreement, Latency, Profile, write_profile
 from us3l.runtime.backends import library, machine, set_threads
 from us3l.setting_types import several
 from us3l.slimmable import Slimmable
@@ -57,8 +58,8 @@ def profile_run(run: Run, settings: ProfileSettings | None = None, progress: Pro
     """
     settings = settings or ProfileSettings()
     table = None if settings.device_profile is None else Path(settings.device_profile)
-    device = device_name(settings.device or (table.stem if table else processor_name()))
-    if profile_file(run, device).exists() and not settings.overwrite:
+    device = slug(settings.device or (table.stem if table else processor_name()))
+    if PROFILES.file(run, device).exists() and not settings.overwrite:
         raise UserError(
             f"{run.folder} already has a profile of {device}: name another `device`, or profile with `overwrite`"
         )
@@ -82,7 +83,7 @@ def profile_run(run: Run, settings: ProfileSettings | None = None, progress: Pro
         where = machine(backends, threads)
     others = {latency.width for latency in found} - {*net.widths}
     with progress.counting("counting costs", len(net.widths) + len(others)) as counting:
-        profile = Profile(side, all_costs(net, side, counting.more, others), found, where, device)
+        profile = Profile(side, all_costs(net, side, counting.more, others), found, where, name=device)
     if accuracies is None:
         profile = replace(profile, agreement=compare(run, net, preprocessing, profile, progress))
         accuracies = by_agreement(profile)

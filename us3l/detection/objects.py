@@ -21,8 +21,8 @@ from us3l.run.detections import (
     DetectionRecord,
     detection_stem,
     ended,
+    write_boxes,
     write_detection,
-    write_found,
 )
 from us3l.slimmable import Slimmable
 from us3l.system.devices import choose_device
@@ -108,8 +108,8 @@ def detect_objects(
         untrained={"boxes": untrained.boxes, "masks": untrained.masks} if untrained else None,
         skipped={"training": [*train.skipped, *trainer.skipped], "test": list(findings.scenes.skipped)},
     )
-    record = write_detection(ended(stem, ".json"), record, run)
-    write_found(stem, findings.detections)
+    record = write_detection(run, stem, record)
+    write_boxes(stem, findings.detections)
     return Detected(record, stem, findings, untrained)
 
 

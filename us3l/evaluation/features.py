@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from us3l.data.images import Images, ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.system.devices import for_doubles
+from us3l.system.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -70,3 +71,31 @@ def embed_all(
         damaged += batch.damaged
     labels = torch.empty(0, dtype=torch.int64) if images.labels is None else images.labels[torch.cat(indices)]
     return Features([torch.cat(values) for values in found], labels.to(kept), damaged)
+
+
+def check_features(features: Tensor, like: Tensor | None = None) -> None:
+    """Raise a `UserError` unless features are finite floats, images x dimensions, as many dimensions as `like`."""
+    if (
+        features.ndim != 2
+        or not features.is_floating_point()
+        or (like is not None and features.shape[1] != like.shape[1])
+    ):
+        wanted = "images x dimensions" if like is None else f"images x {like.shape[1]}"
+        raise UserError(f"features must be floats, {wanted}; got {features.dtype}, {tuple(features.shape)}")
+    if bad := int((~features.isfinite()).any(1).sum()):
+        raise UserError(f"{bad} of {len(features)} images have NaN or infinite features: did training diverge?")
+
+
+def check_labelled(features: Tensor, labels: Tensor, num_classes: int | None = None) -> int:
+    """Return the number of classes (default: the largest label + 1); raise unless each image has a class index."""
+    check_features(features)
+    if len(features) == 0 or labels.shape != features.shape[:1]:
+        raise UserError(f"each training image needs a label; got {len(features)} images, labels {tuple(labels.shape)}")
+    if labels.dtype != torch.int64 or labels.min() < 0:
+        raise UserError("labels must be class indices 0, 1, 2, ... (int64): is the data labelled?")
+    largest = int(labels.max())
+    if num_classes is None:
+        return largest + 1
+    if largest >= num_classes:
+        raise UserError(f"label {largest} is outside the {num_classes} classes 0..{num_classes - 1}")
+    return num_classes

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from us3l.evaluation.checks import check_features, check_labelled
+from us3l.evaluation.features import check_features, check_labelled
 from us3l.evaluation.scoring import percent_correct
 from us3l.system.errors import UserError
 

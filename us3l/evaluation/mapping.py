@@ -21,7 +21,7 @@ from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
 from us3l.evaluation.features import embed_all
 from us3l.evaluation.linear import Probe
-from us3l.evaluation.tasks import calibrate_missing
+from us3l.evaluation.prepare import calibrate_missing
 from us3l.slimmable import Slimmable
 from us3l.system.progress import Advance
 from us3l.width import FULL, Width

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,29 +11,14 @@ from torch.nn import functional as F
 from us3l.data.images import Images
 from us3l.evaluation.features import embed_all
 from us3l.evaluation.knn import knn
+from us3l.evaluation.prepare import prepare
 from us3l.evaluation.scoring import percent_correct
-from us3l.evaluation.tasks import prepare
+from us3l.run.retrievals import Retrieval
 from us3l.slimmable import Slimmable
 from us3l.system.progress import Advance
 from us3l.width import Width
 
 CHUNK = 1024
-
-
-@dataclass(frozen=True)
-class Retrieved:
-    """How well queries of one width find images of their class in a gallery of another, in percent."""
-
-    query: Width
-    gallery: Width
-    recall: float
-    """Recall@1: the nearest image of the gallery is of the query's class."""
-    knn: float
-    """kNN accuracy, as `us3l evaluate` measures it."""
-
-    def to_plain(self) -> dict[str, Any]:
-        """As files hold it."""
-        return vars(self) | {"query": self.query.as_plain(), "gallery": self.gallery.as_plain()}
 
 
 def retrieval_matrix(
@@ -45,7 +28,7 @@ def retrieval_matrix(
     widths: Sequence[Width],
     network_of: Callable[[Width], nn.Module],
     progress: Advance | None = None,
-) -> list[Retrieved]:
+) -> list[Retrieval]:
     """Every width against every width.
 
     Args:
@@ -66,7 +49,7 @@ def retrieval_matrix(
         for both in zip(known.values, asked.values, strict=True)
     ]
     return [
-        Retrieved(
+        Retrieval(
             query,
             place,
             recall_at_1(asked_values, known_values, asked.labels, known.labels),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from us3l.evaluation.protocols import ProbeKind, Protocol, Training, finetuning, paper_probe
-from us3l.run.evaluations import EvaluationSplit
+from us3l.run.identity import EvaluationSplit
 from us3l.setting_types import AllWidths, SomeShares, several
 from us3l.system.devices import Device
 from us3l.system.errors import UserError

@@ -7,25 +7,21 @@ one width by them, not widths with each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import repeat
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from us3l.data.augment import random_views
-from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.view_settings import Views
 from us3l.evaluation.features import embed_all
-from us3l.evaluation.tasks import FEWEST, Evaluation, EvaluationTask, prepare
-from us3l.slimmable import Slimmable
+from us3l.evaluation.prepare import FEWEST, EvaluationInputs, enough_images
 from us3l.system.devices import for_doubles
 from us3l.system.errors import UserError
 from us3l.system.progress import Advance
-from us3l.width import FULL, AnyWidth, Width
+from us3l.width import FULL, Width
 
 NEIGHBOURS = FEWEST // 5
 """Those of an image that are compared. Of fewer than `FEWEST` images, most would be neighbours."""
@@ -244,63 +240,35 @@ def embed_views(
     return [torch.cat(values) for values in found]
 
 
-def evaluate_unlabelled(
-    net: Slimmable,
-    train: Images,
-    test: Images,
-    widths: Sequence[AnyWidth] | None = None,
-    size: int | None = None,
-    progress: Advance | None = None,
-) -> Evaluation:
-    """RankMe, LiDAR and agreement with the full network at each width; labels, if there are any, are not looked at.
+def measure_quality(prepared: EvaluationInputs, progress: Advance | None = None) -> dict[Width, dict[str, float]]:
+    """Measure RankMe, LiDAR and agreement with the full network at each width; labels are not looked at.
 
     Args:
-        net: The network, which stays as it is, but for the calibration of widths that have none.
-        train: Images for calibration.
-        test: Images to judge by, of which at most `IMAGES` are looked at, always the same (see `enough`).
-        widths: Which ones (default: the paper's nine, as far as the network has them).
-        size: Show the network images of another size than its own.
+        prepared: What to look at; width 1 must be calibrated too. Of its test images at most `IMAGES` are looked at,
+            always the same (see `enough_images`).
         progress: Called with each number of images embedded, of `images_to_look_at(...)` in all.
 
     Returns:
-        Results without accuracies. With too few images they have costs only.
+        By width, then by the names of `QUALITIES`. Nothing, if there are too few images.
     """
-    task = prepare(net, train, test, widths, size, labelled=False)
-    return with_quality(Evaluation(task.results({width: {} for width in task.widths}), {}), task, progress)
-
-
-def with_quality(evaluation: Evaluation, task: EvaluationTask, progress: Advance | None = None) -> Evaluation:
-    """An evaluation with the quality of each width beside what was found otherwise; see `evaluate_unlabelled`.
-
-    Args:
-        evaluation: Of all or some of the task's widths.
-        task: What to look at. Its labels are not needed, but width 1 must be calibrated.
-        progress: See `evaluate_unlabelled`.
-    """
-    images = enough(task.train, task.test)
+    net, images = prepared.net, enough_images(prepared.train, prepared.test)
     if images is None:
-        return evaluation
-    device = next(task.net.full.parameters()).device
-    looked = images.sample(IMAGES, torch.Generator().manual_seed(0), task.preprocessing.resize).to(device)
-    networks = {width: task.net.at(width) for width in (FULL, *task.widths)}
+        return {}
+    device = next(net.full.parameters()).device
+    sample = images.sample(IMAGES, torch.Generator().manual_seed(0), prepared.preprocessing.resize).to(device)
+    networks = {width: net.at(width) for width in (FULL, *prepared.widths)}
     plain = list(networks.values())
-    features = embed_all(plain, looked, task.preprocessing, progress=progress).values
-    viewed = embed_views(plain, looked.images, Views(size=task.size), task.preprocessing, progress)
-    full = features[0] if len(task.net.widths) > 1 else None
-    found = dict[Width, dict[str, Any]](zip(networks, map(quality, features, viewed, repeat(full)), strict=True))
-    return replace(evaluation, results=[replace(row, **found[row.width]) for row in evaluation.results])
+    features = embed_all(plain, sample, prepared.preprocessing, progress=progress).values
+    viewed = embed_views(plain, sample.images, Views(size=prepared.size), prepared.preprocessing, progress)
+    full = features[0] if len(net.widths) > 1 else None
+    return dict(zip(networks, map(quality, features, viewed, repeat(full)), strict=True))
 
 
-def enough(train: Images, test: Images) -> Images | None:
-    """The images to judge by: the test images, or else the others, or none if there are fewer than `FEWEST`."""
-    return next((images for images in (test, train) if len(images) >= FEWEST), None)
-
-
-def images_to_look_at(train: Images, test: Images, widths: Sequence[Width]) -> int:
-    """What `evaluate_unlabelled` reports as progress in all."""
-    images = enough(train, test)
+def images_to_look_at(prepared: EvaluationInputs) -> int:
+    """Return what `measure_quality` reports as progress in all."""
+    images = enough_images(prepared.train, prepared.test)
     count = min(IMAGES, len(images)) + VIEWS * min(VIEWED, len(images)) if images else 0
-    return count * len({1.0, *widths})
+    return count * len({FULL, *prepared.widths})
 
 
 def _exact(features: Tensor) -> Tensor:

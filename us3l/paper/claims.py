@@ -16,7 +16,7 @@ from us3l.objective.scaling import memory
 from us3l.paper.cases import Case, case
 from us3l.paper.reproduce import BACKBONES, TAKEN_AWAY, PaperCell, Pretraining, job_of, other_backbone
 from us3l.paper.workspace import Workspace
-from us3l.run.evaluations import EvaluationSplit
+from us3l.run.identity import EvaluationSplit
 from us3l.training.recipes import times
 
 Settings = dict[str, Any]

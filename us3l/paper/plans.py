@@ -18,8 +18,8 @@ from us3l.paper.run_figures import read_figures
 from us3l.paper.scales import ScaleName, scale_of
 from us3l.paper.workspace import EvaluatedOn, Workspace
 from us3l.run.detections import DETECTOR, detection_stem, ended
-from us3l.run.evaluations import EvaluationSplit
-from us3l.run.records import read_speeds
+from us3l.run.identity import EvaluationSplit
+from us3l.run.training_log import read_speeds
 from us3l.system.devices import AskedPrecision
 from us3l.system.errors import UserError
 from us3l.system.files import Taken, locked

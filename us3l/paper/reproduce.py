@@ -14,7 +14,7 @@ from us3l.objective.scaling import memory
 from us3l.paper.cases import TABLES, Case, case, cases
 from us3l.paper.scales import Scale
 from us3l.paper.tables import Row, table
-from us3l.run.evaluations import EvaluationSplit
+from us3l.run.identity import EvaluationSplit
 from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe
 from us3l.training.run_config import RENAMED

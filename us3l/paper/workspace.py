@@ -14,8 +14,9 @@ from us3l.paper.run_figures import FigureKey, Figures, RunFigure
 from us3l.paper.scales import Scale
 from us3l.run import Run
 from us3l.run.detections import find_detection
-from us3l.run.evaluations import EvaluationSplit, find_evaluation
-from us3l.run.records import Gauges, read_records
+from us3l.run.evaluations import find_evaluation
+from us3l.run.identity import EvaluationSplit
+from us3l.run.training_log import Gauges, read_records
 from us3l.system.devices import AskedPrecision
 from us3l.system.errors import UserError
 from us3l.training.monitor import COLLAPSED
@@ -126,8 +127,9 @@ class Workspace:
         if entry.metric == "linear":
             record = find_evaluation(run, source, self.scale.protocol, entry.split)
             for row in record.widths if record else ():
-                if row.width == width and row.linear is not None:
-                    return RunFigure(row.linear, gone, row.knn, row.macs, precision)
+                if row.width == width and "linear" in row.scores:
+                    linear, knn = row.scores["linear"].top1, row.percent("knn")
+                    return RunFigure(linear, gone, knn, row.cost.macs, precision)
         elif detected := find_detection(run, source, Width(width)):
             score, _, kind = entry.metric.partition("^")
             if scores := detected.boxes if kind == "bb" else detected.masks:

@@ -13,21 +13,31 @@ from us3l.reporting.palette import COLOURS, INK, RULE
 from us3l.reporting.style import checked, legend, line_style, log_ticks, new_figure, plain, save
 from us3l.reporting.tables import round_count
 from us3l.run import Run
-from us3l.run.evaluations import METRICS, EvaluationRecord, WidthResult, evaluation_file
+from us3l.run.evaluations import EVALUATIONS, METRICS, EvaluationRecord, WidthResult
 from us3l.system.errors import UserError
 
 LINEAR, KNN, FINETUNED = COLOURS[:3]
 
 Quantity = Callable[[WidthResult], float | None]
+
+
+def _percent(metric: str) -> Quantity:
+    return lambda result: result.percent(metric)
+
+
+def _untrained(metric: str) -> Quantity:
+    return lambda result: result.untrained.get(metric)
+
+
 LINES: list[tuple[str, str, str, Quantity, Quantity]] = [
-    ("linear probe", LINEAR, "o", lambda result: result.linear, lambda result: result.linear_untrained),
-    ("kNN", KNN, "s", lambda result: result.knn, lambda result: result.knn_untrained),
-    ("fine-tuned", FINETUNED, "D", lambda result: result.finetuned, lambda _: None),
+    ("linear probe", LINEAR, "o", _percent("linear"), _untrained("linear")),
+    ("kNN", KNN, "s", _percent("knn"), _untrained("knn")),
+    ("fine-tuned", FINETUNED, "D", _percent("finetuned"), _untrained("finetuned")),
 ]
 PANELS: list[tuple[str, Quantity]] = [
     ("width", lambda result: float(result.width)),
-    ("MACs per image (log scale)", lambda result: result.macs),
-    ("parameters (log scale)", lambda result: result.params),
+    ("MACs per image (log scale)", lambda result: result.cost.macs),
+    ("parameters (log scale)", lambda result: result.cost.params),
 ]
 
 
@@ -46,7 +56,7 @@ def evaluation_figures(run: Run, record: EvaluationRecord) -> Path:
     Returns:
         The path of all three files without their endings.
     """
-    base = evaluation_file(run, record.name).with_suffix("")
+    base = EVALUATIONS.file(run, record.name).with_suffix("")
     if record.metric is None:
         return base
     title = f"{record.name}: {record.train_images:,} images to learn from, {record.test_images:,} to test"
@@ -60,7 +70,7 @@ def accuracy_figure(
 ) -> None:
     """Draw accuracy against MACs, with the untrained floor dashed, into a PNG or SVG file (by the path's ending)."""
     path = checked(path)
-    results = sorted(results, key=lambda result: result.macs)
+    results = sorted(results, key=lambda result: result.cost.macs)
     figure = new_figure(8, 5, title)
     axes = figure.add_subplot()
     size = 6 if len(results) <= 20 else 3
@@ -84,7 +94,7 @@ def cost_figure(lines: Sequence[Line], path: str | Path, title: str) -> None:
     for axes, (name, place) in zip(panels, PANELS, strict=True):
         for number, line in enumerate(lines):
             points = sorted(
-                (place(result), value) for result in line.results if (value := getattr(result, line.metric)) is not None
+                (place(result), value) for result in line.results if (value := result.percent(line.metric)) is not None
             )
             if points:
                 axes.plot(*zip(*points, strict=True), label=line.label, linewidth=2, markersize=5, **line_style(number))
@@ -103,24 +113,24 @@ def cost_figure(lines: Sequence[Line], path: str | Path, title: str) -> None:
 def lines_of(results: Sequence[WidthResult]) -> list[Line]:
     """A line for every kind of accuracy that was measured."""
     lines = [Line(name, results, metric) for metric, name in METRICS.items()]
-    return [line for line in lines if any(getattr(result, line.metric) is not None for result in results)]
+    return [line for line in lines if any(line.metric in result.scores for result in results)]
 
 
 def _line(axes: Axes, results: Sequence[WidthResult], pick: Quantity, label: str, **style: Any) -> None:
-    points = [(result.macs, value) for result in results if (value := pick(result)) is not None]
+    points = [(result.cost.macs, value) for result in results if (value := pick(result)) is not None]
     if points:
         axes.plot(*zip(*points, strict=True), label=label, **style)
 
 
 def _dress(figure: Figure, axes: Axes, results: Sequence[WidthResult]) -> None:
     """Everything around the lines. MACs grow with the square of the width: a logarithmic axis spreads the widths."""
-    low, high = results[0].macs, results[-1].macs
+    low, high = results[0].cost.macs, results[-1].cost.macs
     _log_scale(axes, [low, high])
     axes.margins(y=0.08)
     plain(axes, "MACs per image (log scale)", "top-1 accuracy (%)")
 
     # Widths stand above the points, on an axis of their own, where no line can run through them.
-    labels = {result.macs: f"{result.width:.3g}x" for result in results}
+    labels = {result.cost.macs: f"{result.width:.3g}x" for result in results}
     room = 0.0148 * max(map(len, labels.values()))  # of the axis, for the longest label
     labelled = _spread(list(labels), (high / low) ** room)
     top = axes.secondary_xaxis("top")

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from us3l.run.evaluations import QUALITIES
-from us3l.run.records import Gauges, Record, StepRecord
+from us3l.run.training_log import Gauges, Record, StepRecord
 from us3l.training.monitor import COLLAPSED
 
 LIMIT = 3.0

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from us3l.evaluation.comparing import Comparison
+from us3l.evaluation.compare_runs import Comparison
+from us3l.run.records import write_csv
 from us3l.system.errors import UserError
-from us3l.system.files import write_json, write_text
+from us3l.system.files import write_json
 
 SUFFIXES = (".csv", ".json", ".png", ".svg")
 
@@ -30,17 +28,17 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
     if path.suffix.lower() == ".json":
         runs = {}
         for group in comparison.groups:
-            accuracies = group.accuracies(metric)
-            runs[group.name] = [asdict(row) | asdict(accuracies[row.width]) for row in group.results(metric)]
+            runs[group.name] = [
+                {name: value for name, value in row.row.items() if value is not None}
+                | {"mean": score.top1, "deviation": score.deviation, "runs": score.seeds}
+                for row in group.results(metric).values()
+                for score in row.scores.values()
+            ]
         write_json(path, {"metric": metric, "differences": comparison.differences, "runs": runs})
     elif path.suffix.lower() == ".csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(comparison.rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(comparison.rows)
-        write_text(path, text.getvalue())
+        write_csv(path, comparison.rows)
     else:
         from us3l.reporting.accuracy_figures import Line, cost_figure
 
-        lines = [Line(group.name, group.results(metric), metric) for group in comparison.groups]
+        lines = [Line(group.name, [*group.results(metric).values()], metric) for group in comparison.groups]
         cost_figure(lines, path, comparison.title)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from us3l.run.records import Gauges, Record, StepRecord
+from us3l.run.training_log import Gauges, Record, StepRecord
 from us3l.training.recipes import Recipe
 from us3l.width import Width
 

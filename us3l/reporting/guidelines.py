@@ -14,7 +14,7 @@ from torch import Tensor
 from us3l.objective.losses import info_nce, unit
 from us3l.paper.workspace import Found
 from us3l.reporting import style as draw
-from us3l.run.records import Gauges
+from us3l.run.training_log import Gauges
 
 PANELS = {
     "turn": "how the guidance of 0.25x turns (0: as before, 1: at random)",

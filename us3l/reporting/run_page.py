@@ -21,10 +21,11 @@ from us3l.reporting.profile_tables import NAMES
 from us3l.reporting.search_tables import search_facts
 from us3l.reporting.tables import comparison
 from us3l.run import Run
-from us3l.run.evaluations import METRICS, QUALITIES, EvaluationRecord, read_evaluation, read_evaluations
+from us3l.run.evaluations import EVALUATIONS, METRICS, QUALITIES, EvaluationRecord
 from us3l.run.profiles import Costs, Latency, Profile, newest_profile
-from us3l.run.records import History, Record, StepRecord, read_history, read_records
-from us3l.run.searches import read_searches
+from us3l.run.records import by_date
+from us3l.run.searches import SEARCHES
+from us3l.run.training_log import History, Record, StepRecord, read_history, read_records
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.files import checksum, read_bytes
@@ -143,22 +144,21 @@ def headlines(found: Sequence[EvaluationRecord]) -> list[Facts]:
     """The accuracies that matter most, of the first evaluation: at its widest and its narrowest width."""
     for metric, what in METRICS.items():
         for one in found:
-            measured = [result for result in one.widths if getattr(result, metric) is not None]
+            measured = [result for result in one.widths if metric in result.scores]
             measured.sort(key=lambda result: result.width, reverse=True)
             if not measured:
                 continue
             ends = measured[:1] + measured[1:][-1:]
             tiles = []
             for result in ends:
-                floor = getattr(result, f"{metric}_untrained", None)
+                floor, score = result.untrained.get(metric), result.scores[metric]
                 note = f"{what} on {one.name}" + (f", untrained {floor:.1f} %" if floor is not None else "")
-                score = one.scores.get(result.width, {}).get(metric)
-                note += f"; 95 % interval {score.low:.1f} to {score.high:.1f} %" if score else ""
-                value = f"{getattr(result, metric):.1f} %"
+                note += f"; 95 % interval {score.low:.1f} to {score.high:.1f} %"
+                value = f"{score.top1:.1f} %"
                 tiles.append({"label": f"Accuracy at {result.width:g}x", "value": value, "note": note})
-            if len(ends) == 2 and ends[0].macs > ends[1].macs:
-                less = f"{ends[0].macs / ends[1].macs:.2g} times"
-                note = f"and {ends[0].params / ends[1].params:.2g} times fewer parameters"
+            if len(ends) == 2 and ends[0].cost.macs > ends[1].cost.macs:
+                less = f"{ends[0].cost.macs / ends[1].cost.macs:.2g} times"
+                note = f"and {ends[0].cost.params / ends[1].cost.params:.2g} times fewer parameters"
                 tiles.append({"label": f"Fewer MACs at {ends[1].width:g}x", "value": less, "note": note})
             return tiles
     return []
@@ -203,9 +203,10 @@ def advice_facts(
 def evaluations(run: Run, individual: float | None = None) -> tuple[list[EvaluationRecord], list[str]]:
     """All there are, and why some are left out. A network that was trained alone goes by its width in the family."""
     found, stale = [], []
-    for name in read_evaluations(run, check=False):
+    for name in EVALUATIONS.names(run):
+        EVALUATIONS.read(run, name, check=False)  # damage is an error
         try:
-            record = read_evaluation(run, name)
+            record = EVALUATIONS.read(run, name)
         except UserError as error:  # of other weights
             stale.append(str(error))
             continue
@@ -228,8 +229,7 @@ def evaluation_facts(one: EvaluationRecord) -> Facts:
         }
     names |= {name: (title, QUALITY_KINDS[name]) for name, title in QUALITIES.items()}
     rows = [
-        {name: getattr(result, name, None) for name in names} | {"width": Width(result.width).as_plain()}
-        for result in one.widths
+        {name: result.row.get(name) for name in names} | {"width": result.width.as_plain()} for result in one.widths
     ]
     shown = [name for name in names if any(row[name] is not None for row in rows)]
     columns = [{"name": names[name][0], "kind": names[name][1]} for name in shown]
@@ -240,7 +240,7 @@ def evaluation_facts(one: EvaluationRecord) -> Facts:
 def searches(run: Run) -> list[Facts]:
     """What was found by searches of the present weights, the newest first."""
     present = run.weights if run.model.is_dir() else None
-    known = reversed(read_searches(run, check=False).values())
+    known = reversed(by_date(SEARCHES.read_all(run, check=False).values()))
     return [search_facts(one) for one in known if present and one.weights and not one.weights.differences(present)]
 
 
@@ -251,7 +251,7 @@ def trust(one: EvaluationRecord) -> str:
     parts = [f"protocol {one.protocol}"] if one.protocol else []
     if one.train_images is not None and one.test_images is not None:
         parts.append(f"{one.train_images:,} images to learn from, {one.test_images:,} to test")
-    scores = [score for kinds in one.scores.values() for score in kinds.values()]
+    scores = [score for row in one.widths for score in row.scores.values()]
     if scores:
         parts.append(f"95 % intervals within ±{max(score.high - score.low for score in scores) / 2:.1f} points")
     return "; ".join(parts)
@@ -260,7 +260,7 @@ def trust(one: EvaluationRecord) -> str:
 def by_class(one: EvaluationRecord) -> Facts | None:
     """A table of the accuracy for each class at each width, by the first kind of accuracy there is."""
     for metric, name in METRICS.items():
-        columns = {width: kinds[metric].per_class for width, kinds in one.scores.items() if metric in kinds}
+        columns = {row.width: row.scores[metric].per_class for row in one.widths if metric in row.scores}
         if columns and one.classes:
             heads = [{"name": "class", "kind": "text"}]
             heads += [{"name": f"{width:g}x, {name}", "kind": "percent"} for width in columns]
@@ -291,7 +291,7 @@ def width_figures(
             values = {
                 rows[0].width if alone else canonical(result.width): value
                 for result in one.widths
-                if (value := getattr(result, metric)) is not None
+                if (value := result.row.get(metric)) is not None
             }
             if values:
                 shown.append(figure(f"{_titled(name)}, {one.name}", kind, values, "not evaluated", role))
@@ -341,7 +341,7 @@ def compared(runs: Mapping[str, Sequence[EvaluationRecord]]) -> list[Facts]:
             results = {
                 name: one.widths
                 for name, one in having.items()
-                if any(getattr(result, metric) is not None for result in one.widths)
+                if any(result.row.get(metric) is not None for result in one.widths)
             }
             if len(results) < 2:
                 continue

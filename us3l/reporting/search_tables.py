@@ -11,7 +11,7 @@ from rich.table import Table
 from us3l.deploy.pick import BUDGETS
 from us3l.reporting.palette import COLOURS, INK
 from us3l.reporting.tables import human, round_count
-from us3l.run.searches import FoundNetwork, SearchRecord
+from us3l.run.searches import ScoredNetwork, SearchRecord
 from us3l.width import Width
 
 SHOWN = 12
@@ -51,7 +51,7 @@ def search_facts(record: SearchRecord) -> dict[str, Any]:
     """A search for the page: what came out, the fronts, and the networks, drawn as a bar for each stage."""
     kind = record.figure
 
-    def points(front: list[FoundNetwork]) -> list[list[Any]]:
+    def points(front: list[ScoredNetwork]) -> list[list[Any]]:
         return [[one.figures[kind], one.score, f"{one.width:g}x"] for one in front]
 
     series = [
@@ -76,7 +76,7 @@ def search_facts(record: SearchRecord) -> dict[str, Any]:
     }
 
 
-def shown(record: SearchRecord) -> list[FoundNetwork]:
+def shown(record: SearchRecord) -> list[ScoredNetwork]:
     """The networks that were scored twice, and as many as have room of those on the front, the best first."""
     finalists = [one for one in record.networks if one.confirmed is not None]
     front = [one for one in reversed(record.front()) if one not in finalists]
@@ -108,7 +108,7 @@ def told(record: SearchRecord) -> str:
     return text
 
 
-def best_plain(record: SearchRecord) -> FoundNetwork | None:
+def best_plain(record: SearchRecord) -> ScoredNetwork | None:
     """The plain width among the finalists, if there is one."""
     return next((one for one in record.networks if one.uniform and one.confirmed is not None), None)
 

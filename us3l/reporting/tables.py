@@ -6,10 +6,10 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from us3l.evaluation.comparing import Comparison
+from us3l.evaluation.compare_runs import Comparison
 from us3l.evaluation.confidence import Confidence
-from us3l.run.evaluations import METRICS, FewLabels, Score, WidthResult
-from us3l.run.retrievals import Retrievals
+from us3l.run.evaluations import FewLabels, WidthResult
+from us3l.run.retrievals import RetrievalRecord
 from us3l.width import Width
 
 
@@ -35,31 +35,23 @@ def round_count(count: float) -> str:
     return human(count).replace(".00", "").replace(".0", "")
 
 
-WidthScores = Mapping[Width, Mapping[str, Score]]
-"""By width, then by the kind of accuracy."""
-
-
-def results_table(results: Sequence[WidthResult], title: str | None = None, scores: WidthScores | None = None) -> Table:
+def results_table(results: Sequence[WidthResult], title: str | None = None) -> Table:
     """One row per width; each accuracy stands beside its untrained floor and the gain over it.
 
     Columns without any number are left out, and so is what has no room: top-5 accuracy beside floors, and quality
-    without labels beside accuracies. Print it by `rich.console.Console().print(...)`.
+    without labels beside accuracies. Accuracies have the half-width of their 95 % interval, as in "61.2 ±0.9". Print it
+    by `rich.console.Console().print(...)`.
 
     Args:
-        results: What was found at each width.
+        results: What was measured at each width.
         title: Above the table.
-        scores: For the half-width of each accuracy's 95 % interval, as in "61.2 ±0.9".
-
-    >>> table = results_table([WidthResult(0.5, 2_800_000, 140_000_000, knn=61.25, knn_untrained=30.0)])
-    >>> [str(column.header) for column in table.columns]
-    ['width', 'params', 'MACs', 'kNN\\n%', 'un-\\ntrained', 'gain']
     """
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     cells = []
-    floors = any(result.knn_untrained is not None or result.linear_untrained is not None for result in results)
-    labelled = any(getattr(result, metric) is not None for result in results for metric in METRICS)
+    floors = any(result.untrained for result in results)
+    labelled = any(result.scores for result in results)
     for header, style, cell in COLUMNS + ([] if floors else TOP5) + ([] if labelled else QUALITY):
-        column = [cell(result, (scores or {}).get(result.width, {})) for result in results]
+        column = [cell(result) for result in results]
         if any(column):
             table.add_column(header, style, justify="right", no_wrap=True)
             cells.append(column)
@@ -76,39 +68,48 @@ def _gain(accuracy: float | None, floor: float | None) -> str:
     return "" if accuracy is None or floor is None else f"{accuracy - floor:+.1f}"
 
 
-Cell = Callable[[WidthResult, Mapping[str, Score]], str]
+Cell = Callable[[WidthResult], str]
 
 
-def _accuracy(kind: str) -> Cell:
-    def cell(result: WidthResult, scores: Mapping[str, Score]) -> str:
-        value, score = getattr(result, kind), scores.get(kind)
-        return _tenths(value) + (f" ±{(score.high - score.low) / 2:.1f}" if value is not None and score else "")
+def _accuracy(metric: str) -> Cell:
+    def cell(result: WidthResult) -> str:
+        score = result.scores.get(metric)
+        return f"{score.top1:.1f} ±{(score.high - score.low) / 2:.1f}" if score else ""
 
     return cell
 
 
+def _gained(metric: str) -> Cell:
+    return lambda result: _gain(result.percent(metric), result.untrained.get(metric))
+
+
+def _figure(name: str) -> Cell:
+    """A figure of `WidthResult.row` with one digit."""
+    return lambda result: _tenths(result.row[name])
+
+
 # The headers are cut so that all columns of kNN and linear probe with their floors fit into 80 characters.
 COLUMNS: list[tuple[str, str, Cell]] = [
-    ("width", "bold", lambda result, _: f"{result.width:.4g}x"),
-    ("params", "", lambda result, _: human(result.params)),
-    ("MACs", "", lambda result, _: human(result.macs)),
+    ("width", "bold", lambda result: f"{result.width:.4g}x"),
+    ("params", "", lambda result: human(result.cost.params)),
+    ("MACs", "", lambda result: human(result.cost.macs)),
     ("kNN\n%", "bold", _accuracy("knn")),
-    ("un-\ntrained", "dim", lambda result, _: _tenths(result.knn_untrained)),
-    ("gain", "green", lambda result, _: _gain(result.knn, result.knn_untrained)),
+    ("un-\ntrained", "dim", _figure("knn_untrained")),
+    ("gain", "green", _gained("knn")),
     ("linear\n%", "bold", _accuracy("linear")),
-    ("un-\ntrained", "dim", lambda result, _: _tenths(result.linear_untrained)),
-    ("gain", "green", lambda result, _: _gain(result.linear, result.linear_untrained)),
+    ("un-\ntrained", "dim", _figure("linear_untrained")),
+    ("gain", "green", _gained("linear")),
     ("fine-\ntuned %", "bold", _accuracy("finetuned")),
 ]
 TOP5: list[tuple[str, str, Cell]] = [
-    ("kNN\ntop-5 %", "", lambda result, _: _tenths(result.knn_top5)),
-    ("linear\ntop-5 %", "", lambda result, _: _tenths(result.linear_top5)),
-    ("fine-tuned\ntop-5 %", "", lambda result, _: _tenths(result.finetuned_top5)),
+    ("kNN\ntop-5 %", "", _figure("knn_top5")),
+    ("linear\ntop-5 %", "", _figure("linear_top5")),
+    ("fine-tuned\ntop-5 %", "", _figure("finetuned_top5")),
 ]
 QUALITY: list[tuple[str, str, Cell]] = [
-    ("RankMe", "bold", lambda result, _: _tenths(result.rankme)),
-    ("LiDAR", "bold", lambda result, _: _tenths(result.lidar)),
-    ("agreement\nwith 1x %", "bold", lambda result, _: _tenths(result.agreement)),
+    ("RankMe", "bold", _figure("rankme")),
+    ("LiDAR", "bold", _figure("lidar")),
+    ("agreement\nwith 1x %", "bold", _figure("agreement")),
 ]
 
 
@@ -118,12 +119,12 @@ WITHOUT_LABELS = (
 )
 
 
-def uncertainty(scores: WidthScores, images: int) -> str:
+def uncertainty(results: Sequence[WidthResult], images: int) -> str:
     """One line on how far the accuracies can be trusted."""
-    found = [one for kinds in scores.values() for one in kinds.values()]
+    scores = [score for result in results for score in result.scores.values()]
     text = f"± is the 95 % interval for {images:,} test images; other seeds of the pre-training may differ by more"
-    deviations = [one.deviation for one in found if one.deviation is not None]
-    return text + (f"; deviation over {found[0].seeds} seeds at most {max(deviations):.1f}" if deviations else "")
+    deviations = [score.deviation for score in scores if score.deviation is not None]
+    return text + (f"; deviation over {scores[0].seeds} seeds at most {max(deviations):.1f}" if deviations else "")
 
 
 def few_labels_table(found: Sequence[FewLabels]) -> Table:
@@ -145,48 +146,44 @@ def comparison_table(compared: Comparison) -> Table:
     """One row per width, one column per run or group of seeds, with the difference to the first."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("width", "bold", justify="right")
-    columns = [group.accuracies(compared.metric) for group in compared.groups]
+    columns = [group.results(compared.metric) for group in compared.groups]
     for position, group in enumerate(compared.groups):
         seeds = f"\n{len(group.records)} seeds" if len(group.records) > 1 else ""
         table.add_column(f"{group.name}{seeds}", justify="right")
         if position:
             table.add_column("+/-", "dim", justify="right")
     for width in compared.widths:
+        scores = [column[width].scores[compared.metric] if width in column else None for column in columns]
         cells = []
-        for position, column in enumerate(columns):
-            found, first = column.get(width), columns[0].get(width)
-            spread = f" ± {found.deviation:.1f}" if found and found.deviation is not None else ""
-            cells.append(_tenths(found.mean) + spread if found else "")
+        for position, score in enumerate(scores):
+            spread = f" ± {score.deviation:.1f}" if score and score.deviation is not None else ""
+            cells.append(_tenths(score.top1) + spread if score else "")
             if position:
-                cells.append(_gain(found.mean if found else None, first.mean if first else None))
+                cells.append(_gain(*(one.top1 if one else None for one in (score, scores[0]))))
         table.add_row(f"{width:.4g}x", *cells)
     return table
 
 
 def comparison(runs: Mapping[str, Sequence[WidthResult]], metric: str) -> dict[Width, dict[str, float | None]]:
     """One accuracy of every run at every width that any of them has, widest first; None where it was not measured."""
-    found = {name: {result.width: getattr(result, metric) for result in results} for name, results in runs.items()}
+    found = {name: {result.width: result.row.get(metric) for result in results} for name, results in runs.items()}
     widths = sorted({width for values in found.values() for width in values}, reverse=True)
     return {width: {name: values.get(width) for name, values in found.items()} for width in widths}
 
 
-def retrieval_table(found: Retrievals, metric: str) -> Table:
+def retrieval_table(record: RetrievalRecord, metric: str) -> Table:
     """A row per query width, a column per gallery width.
 
     Args:
-        found: What was measured.
+        record: What was measured.
         metric: "recall" or "knn".
     """
-    cells = {(_named(row["query"]), _named(row["gallery"])): row[metric] for row in found.rows}
+    cells = {(f"{row.query:g}x", f"{row.gallery:g}x"): getattr(row, metric) for row in record.rows}
     widths = list(dict.fromkeys(gallery for _, gallery in cells))
     table = Table("query", *widths, box=box.SIMPLE_HEAD, pad_edge=False)
     for query in dict.fromkeys(query for query, _ in cells):
         table.add_row(query, *(_tenths(cells[query, gallery]) for gallery in widths))
     return table
-
-
-def _named(width: float | str) -> str:
-    return f"{width}x" if isinstance(width, str) else f"{width:g}x"
 
 
 def found_table(rows: Sequence[Mapping[str, Any]], most: int) -> Table:

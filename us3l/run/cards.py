@@ -133,9 +133,9 @@ def _results(record: EvaluationRecord) -> str:
     lines += [" | ".join(["| width", "MACs", *(METRICS[name] for name in metrics)]) + " |"]
     lines += ["|".join(["| ---", *[" ---: "] * (1 + len(metrics))]) + "|"]
     for row in record.widths:
-        cells = (getattr(row, name) for name in metrics)
+        cells = (row.percent(name) for name in metrics)
         shown = ("" if cell is None else f"{cell:.1f}" for cell in cells)
-        lines.append(" | ".join([f"| {row.width:g}", f"{row.macs:,}", *shown]) + " |")
+        lines.append(" | ".join([f"| {row.width:g}", f"{row.cost.macs:,}", *shown]) + " |")
     return "\n".join(lines)
 
 

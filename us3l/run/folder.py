@@ -288,16 +288,16 @@ class Run:
     @property
     def evaluations(self) -> dict[str, EvaluationRecord]:
         """What `us3l evaluate` found, by name. One of other weights than the model's is a `UserError`."""
-        from us3l.run.evaluations import read_evaluations
+        from us3l.run.evaluations import EVALUATIONS
 
-        return read_evaluations(self)
+        return EVALUATIONS.read_all(self)
 
     @property
     def profile(self) -> Profile | None:
         """What `us3l profile` measured, if anything; of several devices, read one by `us3l.run.profiles`."""
-        from us3l.run.profiles import list_profiles, read_profile
+        from us3l.run.profiles import PROFILES, read_profile
 
-        return read_profile(self) if list_profiles(self) else None
+        return read_profile(self) if PROFILES.names(self) else None
 
     @property
     def bundle(self) -> Bundle | None:
@@ -313,17 +313,18 @@ class Run:
 
     @property
     def searches(self) -> dict[str, SearchRecord]:
-        """What `us3l search` found, by name. One of other weights than the model's is a `UserError`."""
-        from us3l.run.searches import read_searches
+        """What `us3l search` found, by name, the newest last. Other weights than the model's are a `UserError`."""
+        from us3l.run.records import by_date
+        from us3l.run.searches import SEARCHES
 
-        return read_searches(self)
+        return {record.name: record for record in by_date(SEARCHES.read_all(self).values())}
 
     @property
     def detections(self) -> dict[str, DetectionRecord]:
         """What `us3l detect` found, by name. One of other weights than the model's is a `UserError`."""
-        from us3l.run.detections import read_detections
+        from us3l.run.detections import DETECTION_RECORDS
 
-        return read_detections(self)
+        return DETECTION_RECORDS.read_all(self)
 
 
 def counts(path: Path) -> bool:

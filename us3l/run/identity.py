@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from us3l.system.files import expanded
 
+EvaluationSplit = Literal["test", "validation"]
+"""Which part of the data an evaluation tests on."""
 CHECKSUMS = ("checksum", "files", "pixels", "contents")
 
 
@@ -137,3 +140,12 @@ def clean(name: str) -> str:
     """
     safe = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in name)
     return safe.lstrip(".") or "data"
+
+
+def slug(text: str) -> str:
+    """Return any text as a part of a file's name, of letters, digits, `_`, `.` and `-`.
+
+    >>> slug("my photos/2026"), slug("AMD EPYC 7B13 (64 cores)")
+    ('my-photos-2026', 'AMD-EPYC-7B13-64-cores')
+    """
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.") or "unnamed"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,13 +13,23 @@ from torch import Tensor
 from us3l.run.described import read_described, write_described
 from us3l.run.evaluations import EvaluationRecord
 from us3l.run.folder import Run
+from us3l.run.records import by_width
 from us3l.run.weights import Weights, check_weights
 from us3l.width import Width
 
 SUFFIX = ".probes.safetensors"
-VERSION = 2  # of version 1, files do not name their version or the weights
+VERSION = 2
 Linear = tuple[Tensor, Tensor]
 """Weight (C x D) and bias (C)."""
+
+
+@dataclass(frozen=True)
+class ProbesHeader:
+    """What a file of probes says about them; see `Probes`."""
+
+    classes: list[str] | None
+    data: str
+    weights: Weights | None
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Probes:
     data: str
     """The name of the evaluation that learned them."""
     weights: Weights | None = None
-    """Of the network whose features they classify; None in version 1."""
+    """Of the network whose features they classify."""
     temperatures: Mapping[Width, float] = field(default_factory=dict)
     """What to divide their outputs by for probabilities, by width, as far as it is known."""
 
@@ -53,9 +62,7 @@ def write_probes(path: Path, probes: Probes) -> None:
         tensors |= {f"{width:g}/weight": weight.float(), f"{width:g}/bias": bias.float()}
         if width in probes.temperatures:
             tensors[f"{width:g}/temperature"] = torch.tensor(probes.temperatures[width], dtype=torch.float32)
-    weights = asdict(probes.weights) if probes.weights else None
-    described = {"version": VERSION, "classes": probes.classes, "data": probes.data, "weights": weights}
-    write_described(path, tensors, described)
+    write_described(path, tensors, VERSION, ProbesHeader(probes.classes, probes.data, probes.weights))
 
 
 def keep_probes(
@@ -97,30 +104,18 @@ def read_probes(run: Run, name: str) -> Probes:
 
 
 def load_probes(path: str | Path) -> Probes:
-    """What a file holds, whichever network it belongs to."""
-    return read_described(Path(path), _probes, "probes", "us3l evaluate writes it")
+    """Return what a file holds, whichever network it belongs to."""
+    return read_described(Path(path), VERSION, ProbesHeader, _probes, "us3l evaluate writes it")
 
 
-def _probes(described: dict[str, Any], tensors: Mapping[str, Tensor]) -> Probes:
-    if described.get("version", 1) not in (1, VERSION):
-        raise ValueError(f"it has format {described['version']!r:.40}, this us3l reads {VERSION}: use a newer one")
-    classes, data, weights = described["classes"], described["data"], described.get("weights")
-    if not isinstance(data, str) or not (classes is None or _texts(classes)):
-        raise ValueError("the names of its classes or of its data are not text")
-    widths = sorted({name.split("/")[0] for name in tensors}, key=_width, reverse=True)
-    linear = {_width(text): _checked(tensors[f"{text}/weight"], tensors[f"{text}/bias"], classes) for text in widths}
-    warm = {_width(text): float(tensors[key]) for text in widths if (key := f"{text}/temperature") in tensors}
-    if not all(0 < value < float("inf") for value in warm.values()):
+def _probes(header: ProbesHeader, tensors: Mapping[str, Tensor]) -> Probes:
+    names = {name.split("/")[0] for name in tensors}
+    pairs = by_width({name: (tensors[f"{name}/weight"], tensors[f"{name}/bias"]) for name in names})
+    linear = {width: _checked(*pairs[width], header.classes) for width in sorted(pairs, reverse=True)}
+    temperatures = by_width({name: float(tensors[key]) for name in names if (key := f"{name}/temperature") in tensors})
+    if not all(0 < value < float("inf") for value in temperatures.values()):
         raise ValueError("a temperature is not above 0")
-    return Probes(linear, classes, data, Weights.of(weights), warm)
-
-
-def _texts(values: object) -> bool:
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)
-
-
-def _width(text: str) -> Width:
-    return Width.from_plain(text)
+    return Probes(linear, header.classes, header.data, header.weights, temperatures)
 
 
 def _checked(weight: Tensor, bias: Tensor, classes: list[str] | None) -> Linear:

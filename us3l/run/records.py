@@ -1,286 +1,249 @@
-"""What a run writes while it trains: its steps and gauges, each start, how fast it was (metrics, starts, speed.jsonl).
+"""Records of results: declared types, and the one store that reads and writes them as JSON in a run's folder.
 
-Nothing in metrics.jsonl depends on time or machine, so that a run that was stopped and resumed writes the same bytes.
+A record is a frozen dataclass that inherits from `StampedRecord`. Its `Store` says in which folder of a run it lies, in
+which version it is written, and which command writes it. Fields that a reader does not know are ignored, so that a new
+field needs no new version.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+import csv
+import io
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
-from us3l.run.folder import Run
+import msgspec
+
+from us3l import __version__
+from us3l.run.identity import clean
+from us3l.run.weights import Weights, check_weights
 from us3l.system.errors import UserError
-from us3l.system.files import append_lines, as_plain, finite, parse_json, read_lines, write_text
+from us3l.system.files import as_plain, read_json, write_json, write_text
 from us3l.width import Width
 
-VERSION = 2  # runs of version 1 have no starts.jsonl
+if TYPE_CHECKING:
+    from us3l.run.folder import Run
+
+
+LARGEST = sys.float_info.max
+Number = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+"""Finite: JSON as Python reads it knows NaN and infinity, which are not measurements."""
+Amount = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+WholeNumber = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Up to where floats tell whole numbers apart."""
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StampedRecord:
+    """What all records have: their name, and the stamp that `Store.write` puts on them."""
+
+    name: str = ""
+    """Of the file, which does not repeat it."""
+    weights: Weights | None = None
+    """Those of the model that it was measured with. None if there is no model."""
+    us3l: str | None = None
+    torch: str | None = None
+    date: str | None = None
+
+
+R = TypeVar("R", bound=StampedRecord)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Start:
-    """A run begins, or is resumed."""
+class Store(Generic[R]):
+    """Where records of one kind lie, and how they are read and written.
 
-    time: str
-    """When, as YYYY-MM-DD HH:MM:SS."""
-    step: int
-    """The first one to come."""
-    steps: int
-    images: int
-    batch: int
-    """Images in a batch of all devices."""
-    devices: int
-    device: str
-    """Its kind, such as cpu or cuda."""
-    us3l: str
-    torch: str
-    version: int = VERSION
+    >>> from us3l.run import Run
+    >>> from us3l.run.searches import SEARCHES
+    >>> SEARCHES.file(Run("runs/photos"), "macs-5e+06")
+    PosixPath('runs/photos/search/macs-5e+06.json')
+    """
 
-
-@dataclass(frozen=True)
-class StepRecord:
-    """One optimiser step."""
-
-    step: int
-    epoch: int
-    lr: float
-    widths: list[Width]
-    losses: list[float]
-    """One for each width, that of the full network first."""
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A step that was left out, as its gradients were not finite."""
-
-    step: int
-    epoch: int
-    lr: float
-    widths: list[Width]
-
-
-@dataclass(frozen=True)
-class Gauges:
-    """Measurements of the embeddings after a step."""
-
-    step: int
-    epoch: int
-    gauges: dict[str, dict[str, float]]
-    """By width, such as "0.25", then by the gauge's name."""
-
-
-@dataclass(frozen=True)
-class Speed:
-    """How long the steps of an epoch took, or those of it since the run was resumed; a line of speed.jsonl."""
-
-    step: int = 0
-    """The last of them."""
-    epoch: int = 0
-    images: int = 0
-    seconds: float = 0.0
-    waited: float = 0.0
-    """Seconds of these in which the first process waited for images."""
-
-    def after(self, step: int, epoch: int, images: int, seconds: float, waited: float) -> Speed:
-        """The same with one more step."""
-        return Speed(step, epoch, self.images + images, self.seconds + seconds, self.waited + waited)
-
-
-Record = StepRecord | Skipped | Gauges
-EVENTS = {"step": StepRecord, "skipped": Skipped, "monitor": Gauges}
-NAMES = {kind: event for event, kind in EVENTS.items()}
-
-
-def append_start(run: Run, start: Start) -> None:
-    append_lines(run.starts, [json.dumps(asdict(start))])
-
-
-def append_speed(run: Run, speed: Speed) -> None:
-    append_lines(run.speeds, [json.dumps(asdict(speed))])
-
-
-def read_speeds(run: Run) -> list[Speed]:
-    """How fast each epoch was; of one that was resumed, its parts. None if the run is of an earlier version."""
-    checks: dict[str, Callable[[Any], bool]]
-    checks = {"step": _whole, "epoch": _whole, "images": _whole, "seconds": finite, "waited": finite}
-    found = []
-    for value, where in _objects(run.speeds) if run.speeds.exists() else ():
-        if value.keys() != checks.keys() or not all(good(value[name]) for name, good in checks.items()):
-            raise UserError(f"{where}: not a record of a run; is it damaged?")
-        found.append(Speed(**value))
-    return found
-
-
-def append_records(run: Run, records: Sequence[Record]) -> None:
-    rows = ({"event": NAMES[type(one)], **asdict(one)} for one in records)
-    append_lines(run.metrics, [json.dumps(row, default=as_plain) for row in rows])
-
-
-def read_starts(run: Run) -> list[Start]:
-    """Every start of a run; none if it is of version 1."""
-    return [_start(value, where) for value, where in _objects(run.starts)] if run.starts.exists() else []
-
-
-def read_records(run: Run) -> list[Record]:
-    """What a run recorded; a half-written last line, of a run at work or one that was killed, does not count."""
-    read_starts(run)  # which refuses versions to come
-    found = (_record(value, where) for value, where in _objects(run.metrics)) if run.metrics.exists() else ()
-    return [record for record in found if record is not None]
-
-
-def cut_records(run: Run, step: int) -> None:
-    """Drop the records that a resumed run will write again, those from `step` on; and all from a damaged line on."""
-    kept = []
-    for line in read_lines(run.metrics) if run.metrics.exists() else ():
-        try:
-            if not line.endswith("\n"):
-                break
-            if parse_json(line)["step"] < step:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            break
-    write_text(run.metrics, "".join(kept))
-
-
-def _objects(path: Path) -> Iterable[tuple[dict[str, Any], str]]:
-    """The JSON objects of a file, one from each line, and where each is."""
-    for number, line in enumerate(read_lines(path), start=1):
-        where = f"{path}, line {number}"
-        try:
-            value = parse_json(line)
-            if not isinstance(value, dict):
-                raise ValueError
-        except ValueError:
-            if line.endswith("\n"):
-                raise UserError(f"{where}: not a record of a run; is it damaged?") from None
-            return
-        yield value, where
-
-
-def _start(value: dict[str, Any], where: str) -> Start:
-    version = value.get("version")
-    if version != VERSION:
-        raise UserError(f"{where}: the run has format {version!r:.40}, but this us3l reads {VERSION}: use a newer one")
-    good: dict[str, Callable[[Any], bool]] = {"int": _whole, "str": lambda text: isinstance(text, str)}
-    hints = Start.__annotations__
-    if value.keys() != hints.keys() or not all(good[hints[name]](item) for name, item in value.items()):
-        raise UserError(f"{where}: not a record of a run; is it damaged?")
-    return Start(**value)
-
-
-def _record(value: dict[str, Any], where: str) -> Record | None:
-    """The record in a line; None for an event that this version does not know."""
-    event = value.get("event")
-    if isinstance(event, str) and event not in EVENTS:
-        return None
-    if isinstance(value.get("widths"), list):
-        value = value | {"widths": [*map(_named, value["widths"])]}
-    checks = {"step": _whole, "epoch": _whole, "lr": finite, "widths": _widths, "losses": _numbers, "gauges": _gauges}
-    kind = EVENTS.get(str(event))
-    names = kind.__annotations__ if kind else ()
-    good = all(name in value and checks[name](value[name]) for name in names)
-    if kind is None or not good or (kind is StepRecord and len(value["widths"]) != len(value["losses"])):
-        raise UserError(f"{where}: not a record of a run; is it damaged?")
-    return kind(**{name: value[name] for name in names})
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and 0 <= value <= 2**53  # up to where floats tell whole numbers apart
-
-
-def _widths(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, Width) for one in value)
-
-
-def _named(value: Any) -> Any:
-    """The width of a number or a name; what is not one stays as it is."""
-    with suppress(ValueError):
-        return Width.from_plain(value)
-    return value
-
-
-def _numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(finite, value))
-
-
-def _gauges(value: Any) -> bool:
-    def named(values: Any) -> bool:
-        return isinstance(values, dict) and all(isinstance(one, float) or finite(one) for one in values.values())
-
-    return isinstance(value, dict) and all(_is_number(width) and named(values) for width, values in value.items())
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return finite(float(text))
-    except ValueError:
-        return False
-
-
-# How long it took
-
-
-@dataclass(frozen=True)
-class History:
-    """When, on what and how long a run was trained."""
-
-    started: datetime
-    ended: datetime
-    seconds: float
-    """Without the time between a stop and the next start."""
-    parts: int
-    images: int
-    steps: int
-    device: str
+    kind: type[R]
+    folder: str
+    """The property of `Run` that is the folder's path."""
+    version: int
+    """The one that is written."""
+    command: str
+    """The one that writes them, for errors: "evaluate"."""
+    earlier: Collection[int] = ()
+    """Versions that are read as well."""
+    to_file: Callable[[R], dict[str, Any]] | None = None
+    """A record as plain values, where the file has another form than the type declares."""
+    from_file: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """The way back, to what the type declares. A `KeyError` or `ValueError` means that the file is damaged."""
+    clean: Callable[[str], str] = clean
+    """Any text as a name of files."""
+    other_ending: str | None = None
+    """Of JSON files in the folder that are not records."""
 
     @property
-    def in_parts(self) -> str:
-        return f", in {self.parts} parts" if self.parts > 1 else ""
+    def remedy(self) -> str:
+        """What to do about a file that cannot be read or is of other weights."""
+        return f"{self.command} again, with `overwrite`"
+
+    def file(self, run: Run, name: str) -> Path:
+        """Return where the record of a name is, or would be."""
+        folder: Path = getattr(run, self.folder)
+        return folder / f"{self.clean(name)}.json"
+
+    def names(self, run: Run) -> list[str]:
+        """Return the names of the records of a run, sorted."""
+        folder: Path = getattr(run, self.folder)
+        paths = [path for path in sorted(folder.glob("*.json")) if not path.name.startswith(".")]
+        return [path.stem for path in paths if not (self.other_ending and path.name.endswith(self.other_ending))]
+
+    def read(self, run: Run, name: str, check: bool = True) -> R:
+        """Return a run's record.
+
+        Args:
+            run: The run.
+            name: The record's.
+            check: Whether it is an error if the model's weights are not those it was measured with.
+        """
+        path = self.file(run, name)
+        record = self.load(path)
+        if check and run.model.is_dir():
+            check_weights(path, record.weights, run.weights, self.remedy)
+        return record
+
+    def read_all(self, run: Run, check: bool = True) -> dict[str, R]:
+        """Return all records of a run by name; see `read`."""
+        return {name: self.read(run, name, check) for name in self.names(run)}
+
+    def load(self, path: Path) -> R:
+        """Return the record in a file, whichever weights it was measured with."""
+        if not path.exists():
+            raise UserError(f"there is no file {path}: `us3l {self.command}` writes it")
+        content = read_json(path)
+        check_version(path, content.get("version"), (*self.earlier, self.version), self.remedy)
+        try:
+            return convert(self.from_file(content) | {"name": path.stem}, self.kind)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"cannot read {path}: {said(error)}; {self.remedy}") from None
+
+    def check_writable(self, run: Run) -> None:
+        """Raise a `UserError` unless records can be written; to be called before the work that one needs."""
+        folder: Path = getattr(run, self.folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise UserError(f"cannot write to {folder}: {error.strerror or error}") from None
+
+    def stamp(self, run: Run, record: R) -> R:
+        """Return the record with the weights of the run's model, the versions and the date of now."""
+        weights = run.weights if run.model.is_dir() else None
+        date = f"{datetime.now().astimezone():%FT%T%z}"
+        name = self.clean(record.name)
+        return replace(record, name=name, weights=weights, us3l=__version__, torch=version("torch"), date=date)
+
+    def write(self, run: Run, record: R, folder: Path | None = None) -> R:
+        """Write a record.
+
+        Args:
+            run: Whose model it is about.
+            record: What was measured.
+            folder: Another folder than the store's.
+
+        Returns:
+            The record as written, stamped.
+        """
+        stamped = self.stamp(run, record)
+        path = self.file(run, stamped.name)
+        content = (self.to_file or plain)(stamped)
+        del content["name"]
+        write_json(folder / path.name if folder else path, {"version": self.version} | content)
+        return stamped
 
 
-def read_history(run: Run) -> History | None:
-    """From the starts and the times of the log's lines; None of a run that did not start yet."""
-    described: tuple[int, int, str] | None = None
-    parts: list[list[datetime]] = []
-    lines = _timed_lines(run.log)
-    starts = read_starts(run)
-    if starts:
-        begins = [time for start in starts if (time := _time(start.time))]
-        parts = [[begin, begin] for begin in begins]
-        for time, _ in lines:
-            for part, following in zip(parts, [*begins[1:], datetime.max], strict=False):
-                if part[0] <= time < following:
-                    part[1] = max(part[1], time)
-        last = starts[-1]
-        described = last.images, last.steps, f"{last.devices} x {last.device}"
-    else:
-        for time, line in lines:
-            if found := STARTS_OF_VERSION_1.search(line):
-                described = int(found[1]), int(found[2]), found[3]
-                parts.append([time, time])
-            elif parts:
-                parts[-1][1] = time
-    if described is None or not parts:
-        return None
-    seconds = sum(max(0.0, (end - begin).total_seconds()) for begin, end in parts)  # clocks may be set back
-    return History(parts[0][0], parts[-1][1], seconds, len(parts), *described)
+def by_date(records: Iterable[R]) -> list[R]:
+    """Return records in the order in which they were written."""
+    return sorted(records, key=lambda record: record.date or "")
 
 
-STARTS_OF_VERSION_1 = re.compile(r": (\d{1,15}) images, (\d{1,15}) steps of \d+, (\d+ x \w+)$")
+def check_version(path: Path | str, found: Any, known: Collection[int], remedy: str) -> None:
+    """Raise a `UserError` unless a file is of a version that this us3l reads.
+
+    Args:
+        path: The file, for the message.
+        found: The version that it names.
+        known: Those that are read; the last is the one that is written.
+        remedy: What to do about a version that is not read any more.
+    """
+    newest = [*known][-1]
+    if found not in known:
+        later = isinstance(found, int) and found > newest
+        raise UserError(
+            f"{path} has format {found!r:.40}, but this us3l reads {newest}: {'use a newer one' if later else remedy}"
+        )
 
 
-def _timed_lines(path: Path) -> list[tuple[datetime, str]]:
-    found = ((_time(line), line.rstrip()) for line in (read_lines(path) if path.exists() else ()))
-    return [(time, line) for time, line in found if time]
+def plain(value: Any) -> dict[str, Any]:
+    """Return a dataclass as dictionaries, lists, numbers and texts."""
+    values: dict[str, Any] = msgspec.to_builtins(value, enc_hook=as_plain, order=None)
+    return values
 
 
-def _time(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text[:19]).replace(tzinfo=None)
-    except ValueError:
-        return None
+def convert(value: Any, kind: type[T]) -> T:
+    """Return plain values as a declared type.
+
+    Args:
+        value: What JSON or YAML gave. Fields that the type does not have are ignored.
+        kind: A dataclass, or what is built of them.
+
+    Raises:
+        ValueError: A field is missing or has a wrong value; `said` says which in one line.
+    """
+    return msgspec.convert(value, kind, dec_hook=_read_custom)
+
+
+def _read_custom(kind: type, value: Any) -> Any:
+    if kind is Width:
+        return Width.from_plain(value)
+    raise NotImplementedError(kind)
+
+
+def by_width(values: Mapping[Any, T]) -> dict[Width, T]:
+    """Return a dictionary whose keys are widths; a file has them as texts."""
+    return {key if isinstance(key, Width) else Width.from_plain(key): value for key, value in values.items()}
+
+
+def said(error: Exception) -> str:
+    """Return in one line what an error says about a file's content.
+
+    >>> said(msgspec.ValidationError("Expected `int`, got `bool` - at `$.widths[0].params`"))
+    'widths[0].params: expected int, got bool'
+    >>> said(msgspec.ValidationError("Expected `str` matching regex 'x' - at `key` in `$.entries[0].files`"))
+    "a name in entries[0].files: expected str matching regex 'x'"
+    """
+    if isinstance(error, KeyError):
+        return f"{error.args[0]!r:.60} is missing"
+    text, _, place = str(error).replace("`", "").partition(" - at ")
+    place = place.replace("key in $", "a name in ").replace("$", "").replace(" .", " ").removeprefix(".")
+    return " ".join(f"{place + ': ' if place else ''}{text[:1].lower()}{text[1:]}".split())[:300]
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Collection[str] | None = None) -> None:
+    """Write a table for spreadsheets.
+
+    Args:
+        path: The file.
+        rows: A dictionary per row.
+        columns: Their names, in order (default: those of the first row).
+    """
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(columns or rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_text(path, text.getvalue())

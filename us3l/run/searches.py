@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import datetime
-from importlib.metadata import version
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from us3l import __version__
-from us3l.run.checks import check_version, demand
+from msgspec import Meta
+
 from us3l.run.folder import Run
 from us3l.run.identity import clean
-from us3l.run.weights import Weights, check_weights
+from us3l.run.records import LARGEST, Amount, Number, StampedRecord, Store, WholeNumber, write_csv
 from us3l.system.errors import UserError
-from us3l.system.files import append_lines, finite, parse_json, read_json, read_lines, write_json, write_text
+from us3l.system.files import append_lines, finite, parse_json, read_lines, write_text
 from us3l.width import Width
 
-VERSION = 1
 SCORES = ".scores.jsonl"
 FIGURES = ("macs", "params", "size_mb", "memory_mb", "latency_ms")
+Figures = dict[str, Annotated[float, Meta(gt=0, le=LARGEST)]]
 
 
 @dataclass(frozen=True)
-class FoundNetwork:
+class ScoredNetwork:
     """One network that a search scored."""
 
     width: Width
-    score: float
+    score: Number
     """In percent: how far it agrees with the full network."""
-    figures: dict[str, float]
+    figures: Figures
     """What it costs, by the names of `FIGURES`; a latency is added up from its blocks'."""
-    confirmed: float | None = None
+    confirmed: Number | None = None
     """The score on other images, of finalists."""
-    measured_ms: float | None = None
+    measured_ms: Number | None = None
     """The median latency as measured, of finalists, where latency was a budget."""
 
     @property
@@ -48,62 +44,64 @@ class FoundNetwork:
 
 
 @dataclass(frozen=True)
-class SearchRecord:
+class SearchRecord(StampedRecord):
     """What was searched, how, and what was found."""
 
-    name: str
-    """Of its files."""
-    budgets: dict[str, float]
+    budgets: Figures
     settings: dict[str, Any]
     """Score, number of candidates, seed and the like: with the same ones a search finds the same."""
     data: str
-    images: int
+    images: WholeNumber
     """On which networks were scored."""
-    image_size: int
+    image_size: WholeNumber
     best: Width
     """The best sub-network within the budgets."""
     fits: bool
     """Whether it keeps them, also as measured."""
-    networks: list[FoundNetwork] = field(default_factory=list)
+    networks: list[ScoredNetwork] = field(default_factory=list)
     """All that were scored."""
-    seconds: float = 0.0
-    weights: Weights | None = None
-    us3l: str | None = None
-    torch: str | None = None
-    date: str | None = None
+    seconds: Amount = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.budgets or not self.budgets.keys() <= set(FIGURES):
+            raise ValueError(f"budgets: expected some of {', '.join(FIGURES)}, got {', '.join(self.budgets):.60}")
+        if any(self.figure not in network.figures for network in self.networks):
+            raise ValueError(f"networks: expected {self.figure} of each")
+        if self.at(self.best) is None:
+            raise ValueError(f"best: {self.best} is not one of the networks")
 
     @property
     def figure(self) -> str:
         """The cost that the front is about: that of the first budget."""
         return next(iter(self.budgets))
 
-    def at(self, width: Width) -> FoundNetwork | None:
+    def at(self, width: Width) -> ScoredNetwork | None:
         """What was found for a width; None if it was not scored."""
-        return next((one for one in self.networks if one.width == width), None)
+        return next((network for network in self.networks if network.width == width), None)
 
-    def front(self, uniform: bool | None = None) -> list[FoundNetwork]:
-        """The networks that no cheaper one beats, cheapest first.
+    def front(self, uniform: bool | None = None) -> list[ScoredNetwork]:
+        """The networks that no cheaper network beats, cheapest first.
 
         Args:
             uniform: Only plain widths, or only sub-networks whose stages differ (default: all).
         """
-        some = [one for one in self.networks if uniform in (None, one.uniform)]
-        front: list[FoundNetwork] = []
-        for one in sorted(some, key=lambda one: (one.figures[self.figure], -one.score)):
-            if not front or one.score > front[-1].score:
-                front.append(one)
+        some = [network for network in self.networks if uniform in (None, network.uniform)]
+        front: list[ScoredNetwork] = []
+        for network in sorted(some, key=lambda network: (network.figures[self.figure], -network.score)):
+            if not front or network.score > front[-1].score:
+                front.append(network)
         return front
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A dictionary per network, the best score first."""
-        on_front = {one.width for one in self.front()}
+        on_front = {network.width for network in self.front()}
         return [
-            {"width": one.width, "score": one.score, "confirmed": one.confirmed}
-            | {name: one.figures[name] for name in FIGURES if name in one.figures}
-            | ({"measured_ms": one.measured_ms} if "latency_ms" in self.budgets else {})
-            | {"front": one.width in on_front, "best": one.width == self.best}
-            for one in sorted(self.networks, key=lambda one: -one.score)
+            {"width": network.width, "score": network.score, "confirmed": network.confirmed}
+            | {name: network.figures[name] for name in FIGURES if name in network.figures}
+            | ({"measured_ms": network.measured_ms} if "latency_ms" in self.budgets else {})
+            | {"front": network.width in on_front, "best": network.width == self.best}
+            for network in sorted(self.networks, key=lambda network: -network.score)
         ]
 
 
@@ -119,85 +117,14 @@ def search_name(budgets: Mapping[str, float]) -> str:
     return clean("-".join(f"{name}-{budget:g}" for name, budget in budgets.items()))
 
 
-def search_file(run: Run, name: str) -> Path:
-    """Where a search of that name is kept."""
-    return run.search_folder / f"{clean(name)}.json"
+SEARCHES = Store(SearchRecord, "search_folder", 1, "search")
 
 
 def write_search(run: Run, record: SearchRecord) -> SearchRecord:
-    """Write NAME.json and NAME.csv; the record as written, with weights, versions and date."""
-    date = f"{datetime.now().astimezone():%FT%T%z}"
-    made = replace(record, weights=run.weights, us3l=__version__, torch=version("torch"), date=date)
-    path = search_file(run, record.name)
-    content = {"version": VERSION, **asdict(made)}
-    del content["name"]
-    write_json(path, content)
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(made.rows[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(made.rows)
-    write_text(path.with_suffix(".csv"), text.getvalue())
-    return made
-
-
-def read_searches(run: Run, check: bool = True) -> dict[str, SearchRecord]:
-    """All searches of a run, by name, the newest last.
-
-    Args:
-        run: The run.
-        check: Whether one of other weights than the model's is an error.
-    """
-    paths = [path for path in sorted(run.search_folder.glob("*.json")) if not path.name.startswith(".")]
-    found = [read_search(run, path.stem, check) for path in paths]
-    return {record.name: record for record in sorted(found, key=lambda record: record.date or "")}
-
-
-def read_search(run: Run, name: str, check: bool = True) -> SearchRecord:
-    """One search by its name; see `read_searches`."""
-    path = search_file(run, name)
-    content = read_json(path)
-    check_version(path, content.pop("version", None), (VERSION,), VERSION)
-    try:
-        record = _record(path.stem, content)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is not as us3l search writes it ({error}): search again, with `overwrite`") from None
-    if check and run.model.is_dir():
-        check_weights(path, record.weights, run.weights, "search again, with `overwrite`")
-    return record
-
-
-def _record(name: str, content: dict[str, Any]) -> SearchRecord:
-    known = {one.name for one in fields(SearchRecord)} - {"name"}
-    values = {key: value for key, value in content.items() if key in known}
-    for key in ("data", "us3l", "torch", "date"):
-        demand(isinstance(values.get(key), str), key, values.get(key))
-    for key in ("images", "image_size", "seconds"):
-        demand(finite(values[key]) and values[key] >= 0, key, values[key])
-    demand(isinstance(values["settings"], dict), "settings", values["settings"])
-    demand(isinstance(values["fits"], bool), "fits", values["fits"])
-    values["budgets"] = _figures(values["budgets"])
-    demand(bool(values["budgets"]), "budgets", values["budgets"])
-    values["best"] = Width.from_plain(values["best"])
-    values["networks"] = [_found(one, next(iter(values["budgets"]))) for one in values["networks"]]
-    values["weights"] = Weights.of(values["weights"])
-    record = SearchRecord(name, **values)
-    demand(record.at(record.best) is not None, "best", content["best"])
-    return record
-
-
-def _found(value: dict[str, Any], needed: str) -> FoundNetwork:
-    demand(value.keys() == {one.name for one in fields(FoundNetwork)}, "a network", value)
-    for name in ("score", "confirmed", "measured_ms"):
-        demand(finite(value[name]) or (value[name] is None and name != "score"), name, value[name])
-    figures = _figures(value["figures"])
-    demand(needed in figures, "figures", value["figures"])
-    return FoundNetwork(**value | {"width": Width.from_plain(value["width"]), "figures": figures})
-
-
-def _figures(value: Any) -> dict[str, float]:
-    good = isinstance(value, dict) and all(name in FIGURES and finite(one) and one > 0 for name, one in value.items())
-    demand(good, "figures", value)
-    return value
+    """Write NAME.json and NAME.csv; return the record as written."""
+    written = SEARCHES.write(run, record)
+    write_csv(SEARCHES.file(run, record.name).with_suffix(".csv"), written.rows)
+    return written
 
 
 # A search at work

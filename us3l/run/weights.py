@@ -26,17 +26,6 @@ class Weights:
     statistics: dict[str, str]
     """For each calibrated width, the start of the SHA-256 of its batch-norm statistics: widths may be added later."""
 
-    @classmethod
-    def of(cls, value: Any) -> Weights | None:
-        """From plain values; None, which files of earlier versions have, stays None."""
-        if value is None:
-            return None
-        weights, statistics = value["weights"], value["statistics"]
-        texts = [weights, *statistics.keys(), *statistics.values()]
-        if value.keys() != {"weights", "statistics"} or not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"weights cannot be {value!r:.60}")
-        return cls(weights, statistics)
-
     def differences(self, present: Weights) -> list[str]:
         """What of the present state is not as it was."""
         same = all(present.statistics.get(width) == digest for width, digest in self.statistics.items())

@@ -12,7 +12,8 @@ from us3l.collection.shared_space import SpaceName, shared_maps
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy.evaluated import Head, find_heads
 from us3l.run import Run
-from us3l.run.bundles import SHARED, Bundle, Entry, slug
+from us3l.run.bundles import SHARED, Bundle, Entry
+from us3l.run.identity import slug
 from us3l.runtime.backends import OPENERS, Backend, Forward, run_torch
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError

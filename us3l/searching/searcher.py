@@ -14,9 +14,9 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import Data, Split, open_images
 from us3l.deploy.pick import BUDGETS
 from us3l.deploy.profile import latencies
-from us3l.evaluation.tasks import NINE_WIDTHS
+from us3l.evaluation.prepare import NINE_WIDTHS
 from us3l.run import Run
-from us3l.run.searches import SCORES, FoundNetwork, ScoreLog, SearchRecord, search_file, search_name, write_search
+from us3l.run.searches import SCORES, SEARCHES, ScoredNetwork, ScoreLog, SearchRecord, search_name, write_search
 from us3l.searching.evolution import Evolution
 from us3l.searching.judging import Judge
 from us3l.searching.pricing import BlockTimes, Prices
@@ -67,7 +67,7 @@ def search_run(
     if not budgets:
         raise UserError(f"give at least one budget: {', '.join(BUDGETS)}")
     chosen = name or search_name(budgets)
-    path = search_file(run, chosen)
+    path = SEARCHES.file(run, chosen)
     log_path = path.with_name(path.stem + SCORES)
     if path.exists() and not overwrite:
         raise UserError(f"{path} already exists: choose another `name`, or search with `overwrite`")
@@ -104,7 +104,6 @@ def search_run(
     found = [replace(one, confirmed=again.get(one.width), measured_ms=timed.get(one.width)) for one in found]
     best, fits = choose(found, budgets)
     record = SearchRecord(
-        chosen,
         budgets,
         settings.to_plain(),
         called,
@@ -114,6 +113,7 @@ def search_run(
         fits,
         found,
         time.monotonic() - started,
+        name=chosen,
     )
     shown = {one.width for one in record.front()} | {one.width for one in record.networks if one.uniform}
     some = [one for one in record.networks if one.width in shown or one.confirmed is not None]
@@ -173,7 +173,7 @@ def unlabelled(
 
 def searched(
     net: Slimmable, space: Space, prices: Prices, scores: KeptScores, settings: SearchSettings, progress: Progress
-) -> list[FoundNetwork]:
+) -> list[ScoredNetwork]:
     """All networks that were scored: plain widths, then what slimming and evolution tried."""
     plain = {width: scores(width) for width in uniform(net, prices)}
     with progress.counting("searching", settings.candidates) as count:
@@ -189,7 +189,7 @@ def searched(
         evolution = Evolution(space, score, excess, settings.candidates, settings.seed)
         evolution.run()
     mixed = {net.canonical(space.subnet(genes)): value for genes, value in evolution.scores.items()}
-    return [FoundNetwork(width, value, dict(prices(width))) for width, value in (mixed | plain).items()]
+    return [ScoredNetwork(width, value, dict(prices(width))) for width, value in (mixed | plain).items()]
 
 
 def uniform(net: Slimmable, prices: Prices) -> list[Width]:
@@ -198,7 +198,7 @@ def uniform(net: Slimmable, prices: Prices) -> list[Width]:
     return [net.canonical(width) for width in dict.fromkeys([*fitting[-1:], *net.among(NINE_WIDTHS)])]
 
 
-def best_of(found: Iterable[FoundNetwork], prices: Prices) -> list[Width]:
+def best_of(found: Iterable[ScoredNetwork], prices: Prices) -> list[Width]:
     """The networks with the best scores within the budgets, and the best plain width."""
     fitting = sorted((one for one in found if prices.excess(one.width) <= 1), key=lambda one: -one.score)
     plain = [one for one in fitting[FINALISTS:] if one.uniform]
@@ -212,7 +212,7 @@ def measured(net: Slimmable, widths: list[Width], size: int, progress: Progress)
     return {row.width: row.p50_ms for row in rows}
 
 
-def choose(found: list[FoundNetwork], budgets: dict[str, float]) -> tuple[FoundNetwork, bool]:
+def choose(found: list[ScoredNetwork], budgets: dict[str, float]) -> tuple[ScoredNetwork, bool]:
     """The best finalist, and whether it keeps the latency as measured; else the fastest one."""
     finalists = [one for one in found if one.confirmed is not None]
     limit = budgets.get("latency_ms")

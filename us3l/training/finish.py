@@ -17,7 +17,7 @@ from us3l.families.family import as_family
 from us3l.objective.learner import Learner
 from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
-from us3l.run.classifiers import ElasticClassifier, write_classifier
+from us3l.run.elastic_classifier import ElasticClassifier, write_classifier
 from us3l.run.folder import Product
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError

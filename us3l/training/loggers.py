@@ -28,7 +28,7 @@ from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.evaluation.features import embed_all
 from us3l.run import Run
-from us3l.run.records import Gauges, Record, StepRecord, append_records, read_records
+from us3l.run.training_log import Gauges, Record, StepRecord, append_records, read_records
 from us3l.slimmable import Slimmable
 from us3l.system.files import read_lines
 from us3l.system.optional import missing

@@ -22,7 +22,7 @@ from us3l.objective.spec import warning as guideline_warning
 from us3l.run import Run
 from us3l.run.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
 from us3l.run.config import write_config
-from us3l.run.records import (
+from us3l.run.training_log import (
     Gauges,
     Skipped,
     Speed,
