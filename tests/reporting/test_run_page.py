@@ -46,7 +46,7 @@ def test_what_it_is(facts):
     assert facts["lead"].endswith("without labels, and runs at 8 widths, from 0.25x to 1x.")
     assert [one["label"] for one in facts["headlines"]][:2] == ["Accuracy at 1x", "Accuracy at 0.25x"]
     assert [one["value"] for one in facts["headlines"]][:2] == ["90.0 %", "60.0 %"]
-    assert facts["headlines"][0]["note"].endswith("95 % interval 80.0 to 84.0 %")
+    assert facts["headlines"][0]["note"].endswith("95 % interval 88.0 to 92.0 %")
     provenance = dict(facts["provenance"])
     assert provenance["Seed"] == "0"
     assert len(provenance["Weights, SHA-256"]) == 64
@@ -79,7 +79,7 @@ def test_evaluations(facts):
     assert one["about"] == "1,000 images to learn from, 350 to test; 95 % intervals within ±2.0 points"
     assert [column["name"] for column in one["table"]["columns"]] == ["width", "parameters", "MACs", "linear probe"]
     assert [row[-1] for row in one["table"]["rows"]] == [90.0, 80.0, 60.0]
-    assert one["classes"]["rows"] == [["zero", 82.0], ["one", 82.0]]
+    assert one["classes"]["rows"] == [["zero", 90.0, 80.0, 60.0], ["one", 90.0, 80.0, 60.0]]
 
 
 def test_curves(facts):
