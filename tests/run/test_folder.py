@@ -76,13 +76,6 @@ def test_what_leads_out_is_not_read_either(run, tmp_path, name):
         getattr(run, places.get(name, name.split(".")[0]))
 
 
-def test_a_teacher_elsewhere_is_not_read_either(run, tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (run.folder / "teacher").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="leads out of"):
-        _ = run.teacher
-
-
 def test_a_folder_that_is_itself_a_link_is_fine(run, tmp_path):
     (tmp_path / "link").symlink_to(run.folder)
     assert Run(tmp_path / "link").evaluation_folder.is_dir()

@@ -15,7 +15,7 @@ def configured(monkeypatch, tmp_path):
     recipes = []
 
     def kept(config, run, *_):
-        recipes.append(config.recipe)
+        recipes.append(config.recipe.resolved())
         write_config(run.config_file, config)
 
     monkeypatch.setattr("us3l.training.loop.train", kept)

@@ -17,7 +17,6 @@ from pathlib import Path
 from textwrap import dedent, indent
 from types import NoneType, UnionType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -32,14 +31,9 @@ from typing import (
 )
 
 from us3l.run.config import build
-from us3l.run.folder import Product
 from us3l.setting_types import ANYTHING, AnyPath, Asked, Model
 from us3l.system.errors import UserError, did_you_mean
 from us3l.width import Width
-
-if TYPE_CHECKING:
-    from us3l.run import Run
-    from us3l.system.progress import Progress
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -62,26 +56,6 @@ class ModelCommand(Command):
 
     run: Model
     """A run's folder, or a model's."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WeightsOf(ModelCommand):
-    """What commands take that use either of a run's two models."""
-
-    weights: Product | None = None
-    """Which weights: "student" for the trained network's, "teacher" for those of its momentum teacher (default: those
-    of the run's model). The others have a folder of their own, such as RUN/teacher, with their results; if need be
-    it is made from the last checkpoint."""
-
-    def model(self, progress: Progress) -> Run:
-        """Return the run with these weights."""
-        from us3l.run.unsaved import run_of
-        from us3l.training.configuration import with_weights
-
-        run = run_of(self.run)
-        if self.weights is not None and not run.saved:
-            raise UserError("a network has its weights already: `weights` is for runs, which have two kinds of them")
-        return with_weights(run, self.weights, progress)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from us3l.collection.collection_settings import EmbeddingSettings
-from us3l.commands.command import WeightsOf, command
+from us3l.commands.command import ModelCommand, command
 from us3l.setting_types import AnyPath, Model, SomeImages
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Embed(EmbeddingSettings, WeightsOf):
+class Embed(EmbeddingSettings, ModelCommand):
     """Embed every image of a folder, of parquet files or of shards, at one width, into one file.
 
     FILE ends with .parquet (the columns file, embedding and label), .npz (arrays of these names) or .csv. A command
@@ -55,10 +55,11 @@ def embed(settings: Embed) -> Embedded:
         What was embedded: `embeddings` has names, values and labels; `rows` a dictionary per image.
     """
     from us3l.collection.embedding import embed_images
+    from us3l.run.unsaved import run_of
     from us3l.system.progress import progress_of
 
     progress = progress_of(settings.progress)
-    return embed_images(settings.model(progress), settings.data, settings, progress)
+    return embed_images(run_of(settings.run), settings.data, settings, progress)
 
 
 def main(settings: EmbedLine, screen: CommandScreen) -> None:

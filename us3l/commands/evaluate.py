@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from us3l.commands.command import NamedData, WeightsOf, command
+from us3l.commands.command import ModelCommand, NamedData, command
 from us3l.evaluation.settings import EvaluationSettings
 from us3l.setting_types import PYTHON_ONLY, Data
 from us3l.system.errors import UserError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Evaluate(EvaluationSettings, NamedData, WeightsOf):
+class Evaluate(EvaluationSettings, NamedData, ModelCommand):
     """Measure accuracy at each width on labelled images, or quality on images without labels.
 
     The protocol "fast" is weighted kNN and an exact linear probe on frozen features, compared with the untrained
@@ -44,7 +44,6 @@ class Evaluate(EvaluationSettings, NamedData, WeightsOf):
       us3l evaluate runs/photos --data labelled-photos/ --widths all --no-floor
       us3l evaluate runs/photos --data flowers102 --label-share 0.01 0.1 --seeds 5
       us3l evaluate runs/photos --data cifar100 --protocol paper --widths 1 0.25
-      us3l evaluate runs/photos --data labelled-photos/ --weights teacher
       us3l evaluate runs/photos --data more-photos/ --widths 1 0.25
     """
 
@@ -83,10 +82,11 @@ def evaluate(settings: Evaluate) -> EvaluationRecord:
     from us3l.evaluation.prepare import check_labels
     from us3l.run.cards import write_card
     from us3l.run.identity import name_of
+    from us3l.run.unsaved import run_of
     from us3l.system.progress import progress_of
 
     progress = progress_of(settings.progress)
-    run = settings.model(progress)
+    run = run_of(settings.run)
     train, test, data = opened(settings, run, run.network, progress)
     if settings.retrieval:
         check_labels(train, test)
@@ -114,9 +114,9 @@ def opened(settings: Evaluate, run: Run, net: Slimmable, progress: Progress) -> 
 
     data, train_images = settings.data, settings.train_images
     if data is None:
-        if not run.origin.started:
+        if not run.started:
             raise UserError("say which labelled images to use (`data`)")
-        config = config_of(run.origin)
+        config = config_of(run)
         data, train_images = config.source, train_images or config.recipe.images
     side, memory = Preprocessing.of(net).resize, int(settings.memory_gib * 2**30)
     how: dict[str, Any] = {
@@ -140,7 +140,7 @@ def tell_learned(run: Run, progress: Progress) -> None:
     """Say so if a run has learned from its validation images, without their labels."""
     from us3l.training.run_config import config_of
 
-    if run.origin.started and not config_of(run.origin).recipe.validation:
+    if run.started and not config_of(run).recipe.validation:
         progress.say(
             "the training did not hold validation images out: it has seen them, if they are of its own data "
             "(`us3l pretrain --validation` holds them out)",
@@ -181,7 +181,7 @@ def main(settings: Evaluate, screen: CommandScreen) -> None:
     from us3l.run.unsaved import run_of
 
     record = evaluate.with_settings(settings)
-    run = settings.model(screen)
+    run = run_of(settings.run)
     show(screen, run, record)
     if settings.retrieval:
         show_retrieval(screen, run, record.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from us3l.commands.command import ModelCommand, WeightsOf, command
+from us3l.commands.command import ModelCommand, command
 from us3l.deploy.deployment_settings import ExportSettings
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Export(ExportSettings, WeightsOf, ModelCommand):
+class Export(ExportSettings, ModelCommand):
     """Write plain networks of some widths as files, each checked against the network it came from.
 
     "torch" is a program of torch.export; "onnx", "openvino" and "executorch" (for phones) run without PyTorch;
@@ -36,12 +36,12 @@ def export(settings: Export) -> Exported:
         The networks that were written; `files` are those to open.
     """
     from us3l.deploy.exporting import export_run
-    from us3l.run.unsaved import check_out
+    from us3l.run.unsaved import check_out, run_of
     from us3l.system.files import check_name
     from us3l.system.progress import progress_of
 
     progress = progress_of(settings.progress)
-    run = settings.model(progress)
+    run = run_of(settings.run)
     check_out(run, settings.out)
     check_name(settings.out or run.export_folder)
     return export_run(run, settings, progress)

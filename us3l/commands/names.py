@@ -80,7 +80,6 @@ class PretrainNames(TypedDict, total=False):
     groups: int
     alpha: float
     alpha_ramp: tuple[float, float] | None
-    product: Literal["student", "teacher", "both"]
     size: int
     crop_scale: tuple[float, float]
     flip: float

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from us3l.collection.collection_settings import PredictionSettings
-from us3l.commands.command import WeightsOf, command
+from us3l.commands.command import ModelCommand, command
 from us3l.setting_types import Model, SomeImages
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Predict(PredictionSettings, WeightsOf):
+class Predict(PredictionSettings, ModelCommand):
     """Classify every image of a folder, of parquet files or of shards, or abstain where it is not sure.
 
     The classifier is the one that us3l evaluate learned from labelled images; its probabilities were calibrated on a
@@ -46,13 +46,14 @@ def predict(settings: Predict) -> Predicted:
     from us3l.commands.find import check_page
     from us3l.reporting.picture_page import page as page_of
     from us3l.reporting.picture_page import predicted_rows
+    from us3l.run.unsaved import run_of
     from us3l.system.files import write_text
     from us3l.system.progress import progress_of
 
     progress, page = progress_of(settings.progress), None if settings.page is None else Path(settings.page)
     if page is not None:
         check_page(page, settings.overwrite)
-    predicted = predict_images(settings.model(progress), settings.data, settings, progress)
+    predicted = predict_images(run_of(settings.run), settings.data, settings, progress)
     if page is not None:
         intro = f"{len(predicted.files):,} images at {predicted.width:g}x, the least sure first."
         write_text(page, page_of("Classes", intro, predicted_rows(predicted.rows, predicted.source), marked=False))

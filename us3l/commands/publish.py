@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from us3l.commands.command import WeightsOf, command
+from us3l.commands.command import ModelCommand, command
 from us3l.setting_types import Model, Positional
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Publish(WeightsOf):
+class Publish(ModelCommand):
     """Put a model or a bundle on the Hugging Face Hub, in one commit: all of its files or none.
 
     Of a run, its model goes there (safetensors and JSON), its card as README.md, and the classifiers and the shared
@@ -49,11 +49,11 @@ def publish(settings: Publish) -> Published:
         What is there: its `name`, which `us3l.load` takes, its `url` and `commit`; `rows` has a dictionary per file.
     """
     from us3l.deploy.publishing import publish_model
-    from us3l.run.unsaved import in_files
+    from us3l.run.unsaved import in_files, run_of
     from us3l.system.progress import progress_of
 
     progress = progress_of(settings.progress)
-    with in_files(settings.model(progress)) as run:
+    with in_files(run_of(settings.run)) as run:
         return publish_model(run, settings.name, settings.private, settings.message, progress)
 
 

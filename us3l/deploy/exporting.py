@@ -64,9 +64,7 @@ def export_run(run: Run, settings: ExportSettings, progress: Progress = SILENT) 
         heads = {width: fitted[net.canonical(width)] for width in chosen}
     calibrate_rest(run, net, chosen, data, progress)
     preprocessing = Preprocessing.of(net)
-    provenance = {"run": run.origin.folder.resolve().name} | ({"data": Path(run.data).name} if run.data else {})
-    if run.product == "teacher":
-        provenance["product"] = "teacher"
+    provenance = {"run": run.folder.resolve().name} | ({"data": Path(run.data).name} if run.data else {})
     source = Source(net, preprocessing.size, provenance, run.weights.weights)
     evidence = find_evidence(run, preprocessing, settings.int8, data, progress)
     done, formats = Exported(Path(settings.out or run.export_folder)), several(settings.format)

@@ -136,9 +136,6 @@ class Objective:
     alpha_ramp: tuple[float, float] | None = None
     """Let alpha rise from 0 between these shares of training. The authors' code: 0 0.5 for ResNet-18; for ResNet-50 and
     MobileNetV2 0.5 0.5, so that alpha jumps to its full value halfway. The paper has no ramp."""
-    product: Literal["student", "teacher", "both"] = "student"
-    """Whose weights the run's model has: the trained network's, or those of its momentum teacher, an average of it over
-    the last steps. both: the network's, and the teacher's in a folder of their own."""
 
     def __post_init__(self) -> None:
         for name, allowed in choices().items():
@@ -193,9 +190,6 @@ class Objective:
                 "teacher_features and teacher_relations of 1 together leave no other loss: they exclude momentum_base, "
                 "momentum_sub and a head (method='imitate')"
             )
-
-        if self.product != "student" and not self.has_momentum_teacher:
-            raise UserError(f"product={self.product!r} needs a momentum teacher: momentum_base or momentum_sub")
 
     def _check_sampling(self) -> None:
         if self.mixed and not (self.sandwich and self.samples >= 3 and not self.fixed_widths):

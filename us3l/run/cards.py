@@ -111,7 +111,7 @@ def _training(run: Run, metadata: dict[str, Any]) -> dict[str, Any]:
         name: value for name, value in (metadata.get("training") or {}).items() if name in ("steps", "images", "seed")
     }
     try:
-        settings = run.origin.settings
+        settings = run.settings
     except UserError:
         return known
     recipe = settings.get("recipe") or {}

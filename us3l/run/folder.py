@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from us3l.description import holds_model, read_description
 from us3l.hub import local_folder
 from us3l.run.config import read_plain, write_config
 from us3l.run.identity import data_source
 from us3l.run.weights import Weights, weights_of
-from us3l.system.errors import UserError, did_you_mean
+from us3l.system.errors import UserError
 from us3l.system.files import check_inside, locked
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from us3l.slimmable import Slimmable
 
 LOCK = ".lock"  # the name that `us3l.system.files.locked` gives it
-Product = Literal["student", "teacher"]
-"""Whose weights a model has: the trained network's, or those of its momentum teacher."""
 
 
 @dataclass(frozen=True)
@@ -162,10 +160,7 @@ class Run:
         if not holds_model(self.model):
             return False
         heads = {"projector": self.projector, "classifier": self.classifier}
-        there = all(path.is_file() for name, path in heads.items() if self.promised.get(name) is not None)
-        if self.promised.get("teacher") is not None:
-            there = there and holds_model(self.kept("teacher").model)
-        return there
+        return all(path.is_file() for name, path in heads.items() if self.promised.get(name) is not None)
 
     @property
     def promised(self) -> dict[str, Any]:
@@ -207,53 +202,12 @@ class Run:
         if self.folder.exists() and (not self.folder.is_dir() or any(map(counts, self.folder.iterdir()))):
             raise UserError(f"{self.folder} already exists: choose another `out`, or continue that run with `resume`")
 
-    # Two models of one training
-
-    @property
-    def product(self) -> Product:
-        """Whose weights the model has."""
-        return "teacher" if self.promised.get("product") == "teacher" else "student"
-
-    def kept(self, product: Product) -> Run:
-        """Where the model with these weights lies, or would lie, with all results of its own.
-
-        Args:
-            product: Whose weights it has.
-
-        Returns:
-            This run, or a folder in it.
-        """
-        if product not in get_args(Product):
-            raise UserError(
-                f"{product!r:.40} does not name the weights of a model: {did_you_mean(product, get_args(Product))}"
-            )
-        return self if product == self.product else Run(self._inner(product), self.family)
-
-    @property
-    def teacher(self) -> Run:
-        """The momentum teacher's model: its `network`, `evaluations` and so on. Not every run keeps it."""
-        place = self.kept("teacher")
-        if not place.finished:
-            raise UserError(
-                f"{self.folder} does not keep its teacher's weights: "
-                f"`us3l.evaluate({str(self.folder)!r}, weights='teacher')` makes a model of its last checkpoint, and "
-                "`product='both'` at the end of a run"
-            )
-        return place
-
-    @property
-    def origin(self) -> Run:
-        """The run that trained the model: this one, or the one in whose folder it is `kept`."""
-        outer = Run(self.folder.parent, self.family)
-        inside = self.folder.name in get_args(Product) and not self.started and outer.started
-        return outer if inside else self
-
     # What is in it
 
     @property
     def data(self) -> str | None:
         """The images it was trained on, as they can be named now; None of a model alone."""
-        settings = self.origin.settings if self.origin.started else {}
+        settings = self.settings if self.started else {}
         data, path = settings.get("data"), settings.get("data_path", "")
         return data_source(data, path) if isinstance(data, str) and isinstance(path, str) else None
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from us3l.run import Run
-from us3l.run.folder import Product
 from us3l.run.identity import data_path, name_of
 from us3l.system.errors import UserError
 from us3l.system.progress import Progress, progress_of
@@ -50,8 +49,8 @@ def automatic(
     config = RunConfig("", named("photos"))
     checked = dict(values(changed(config if start is None else start.configure(config), **settings)))
     decided = () if start is None else ("init", "backbone", "base", "stem")
-    given = {name: checked[name] for name in (*settings, *decided)}
-    choice = choose(look(data, given, progress), given)
+    fixed = {name: checked[name] for name in (*settings, *decided)}
+    choice = choose(look(data, fixed, progress), fixed)
     for line in (f"{choice.what}, method {method}", choice.why, choice.otherwise):
         progress.say(line)
     for line in choice.warnings:
@@ -71,13 +70,13 @@ def train(
     """Train by settings that are complete; networks and images are only needed where the settings cannot name them."""
     from us3l.training.loop import train as train_all
 
-    told, recipe = progress_of(progress), config.recipe.resolved()
+    screen, recipe = progress_of(progress), config.recipe
     if resume and run.finished:
-        told.say(f"{run.folder} is finished: its model is in {run.model}")
+        screen.say(f"{run.folder} is finished: its model is in {run.model}")
         return
-    if config.recipe.network.stem == "auto" and recipe.network.stem == "imagenet":
+    if recipe.network.stem == "auto" and recipe.resolved().network.stem == "imagenet":
         size = recipe.views.size
-        told.say(f"images of {size} pixels: the first layers are those for large images (for small: `stem='cifar'`)")
+        screen.say(f"images of {size} pixels: the first layers are those for large images (for small: `stem='cifar'`)")
     if resume and run.started:
         kept = config_of(run)
         config = replace(config, data=kept.data, data_path=kept.data_path, init_sha256=kept.init_sha256)
@@ -86,8 +85,7 @@ def train(
     source = start_of(config, run, init)
     if source is not None:
         config = replace(config, init_sha256=source.sha256)
-    config = replace(config, recipe=recipe)
-    train_all(config, run, lambda: training_images(config, data, told), resume, told, source, teacher)
+    train_all(config, run, lambda: training_images(config, data, screen), resume, screen, source, teacher)
 
 
 def start_of(config: RunConfig, run: Run, init: Pretrained | Init | None) -> Pretrained | None:
@@ -109,9 +107,9 @@ def training_images(config: RunConfig, data: Data | None, progress: Progress) ->
     """Open the images of a run, as its settings say."""
     from us3l.data.sources import open_for_training
 
-    machine, views, own = config.machine, config.recipe.views, config.recipe.sub_views
-    if own is not None:
-        views = replace(views, crop_scale=(min(own.crop_scale[0], views.crop_scale[0]), 1.0))
+    machine, views, sub_views = config.machine, config.recipe.views, config.recipe.sub_views
+    if sub_views is not None:
+        views = replace(views, crop_scale=(min(sub_views.crop_scale[0], views.crop_scale[0]), 1.0))
     return open_for_training(
         config.source if data is None else data,
         views,
@@ -121,28 +119,6 @@ def training_images(config: RunConfig, data: Data | None, progress: Progress) ->
         memory=int(machine.memory_gib * 2**30),
         progress=progress,
     )
-
-
-def with_weights(run: Run, weights: Product | None, progress: Progress) -> Run:
-    """Return the run whose model has these weights: a run keeps one model or both, see `Objective.product`.
-
-    A model that it did not keep is made of its last checkpoint, calibrated on the images of the training.
-
-    Args:
-        run: A run; if there are no `weights`, also a model's folder.
-        weights: Whose; None means those that the run's model has.
-        progress: Hears how it goes.
-    """
-    if weights is None:
-        return run
-    place = run.kept(weights)
-    if not place.finished:
-        from us3l.training.finish import make_model
-
-        config = config_of(run)
-        config = replace(config, recipe=config.recipe.resolved())
-        make_model(config, run, weights, training_images(config, None, progress), progress)
-    return place
 
 
 def configuration(
@@ -225,18 +201,18 @@ def resumed(
     chosen = changed(config if isinstance(config, RunConfig) else config_of(run), **settings or {})
     if isinstance(data, str | Path):
         chosen = replace(chosen, data=str(data), data_path="")
-    check_settled(run, chosen)
+    check_kept(run, chosen)
     return chosen
 
 
-def check_settled(run: Run, config: RunConfig) -> None:
+def check_kept(run: Run, config: RunConfig) -> None:
     """Raise a `UserError` if a resumed run would not keep its settings: all but how it is computed."""
 
-    def settled(config: RunConfig) -> RunConfig:
+    def lasting(config: RunConfig) -> RunConfig:
         now = config.machine
         machine = Machine(stream=now.stream, memory_gib=now.memory_gib)
         data = data_path(config.source) or config.data
         return RunConfig(data, config.recipe.resolved(), machine)
 
-    if settled(config) != settled(config_of(run)):
+    if lasting(config) != lasting(config_of(run)):
         raise UserError(f"a resumed run keeps its settings, those in {run.config_file}; leave out what changes them")

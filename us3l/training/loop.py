@@ -38,7 +38,7 @@ from us3l.system.progress import SILENT, Progress
 from us3l.system.stopping import Interrupted, stop_requests
 from us3l.training.display import Display, losses_line
 from us3l.training.failures import check_damaged, explained, going_on, last_good, not_finite, note_damaged
-from us3l.training.finish import check_product, finish
+from us3l.training.finish import finish
 from us3l.training.initial import Init, Pretrained
 from us3l.training.loggers import Recorder, Tell, check_loggers
 from us3l.training.monitor import COLLAPSED, Monitor
@@ -73,7 +73,7 @@ def train(
         teacher: The one that it imitates, if the settings cannot name it.
 
     Returns:
-        The trained network, also where the model has its teacher's weights (`Objective.product`).
+        The trained network.
     """
     config = config.resolved()
     check_settings(config)
@@ -362,7 +362,6 @@ def check_settings(config: RunConfig) -> None:
         )
     if teacher == SOURCE and recipe.init is None:
         raise UserError("`teacher='init'` is the network that a run begins with: say which, `init=WHAT`")
-    check_product(recipe, recipe.objective.product)
     count = math.prod(processes(config.machine.devices))
     if recipe.batch_size // count < 2:
         raise UserError(f"a batch of {recipe.batch_size} is too small for {count} devices")

@@ -114,6 +114,7 @@ RETIRED: dict[str, dict[str, tuple[Any, ...]]] = {
         "sub_size": (None,),
         "sub_momentum": (None,),
         "lowest_from": (None,),
+        "product": ("student", "both", "teacher"),
     },
     "machine": {"fsdp": (False, True), "keep": ("crops",)},
 }
