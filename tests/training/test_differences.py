@@ -1,4 +1,4 @@
-"""The table of settings in docs/differences.md says what the recipes are, and gives a reason where they differ."""
+"""The table of settings in docs/reproduce.md says what the recipes are, and gives a reason where they differ."""
 
 import re
 from functools import reduce
@@ -8,13 +8,13 @@ import pytest
 
 from us3l.training.recipes import RECIPES, Recipe, named
 
-PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
 WORDS = {"none": None, "yes": True, "no": False}
 ALWAYS = ("optimiser.lr", "optimiser.weight_decay", "epochs", "batch_size", "objective.alpha", "objective.temperature")
 
 
 def settings() -> list[list[str]]:
-    section = PAGE.read_text(encoding="utf-8").split("## Settings")[1].split("##")[0]
+    section = PAGE.read_text(encoding="utf-8").split("## Settings where")[1].split("##")[0]
     rows = [line.strip("| ").split("|") for line in section.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in row] + [""] * (6 - len(row)) for row in rows]
 

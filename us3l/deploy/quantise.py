@@ -1,6 +1,6 @@
 """Post-training quantisation to INT8 by NNCF, for both formats; weights have a scale for each channel.
 
-The settings are the simplest of those that kept features close to the float network's (docs/export.md): ranges of
+The settings are the simplest of those that kept features close to the float network's (docs/lab/export.md): ranges of
 activations from the least to the greatest value seen, and no correction of biases. Depthwise convolutions stay in
 float: they hold few of the weights, but most of the error.
 """

@@ -3,7 +3,7 @@
 The space has two parts: the narrowest width's features, half whitened, and beside them what the full network knows
 besides. The full network runs together with the narrowest one, so that the first part is the same in both; and each
 part has the same length for every image. So queries of the narrowest width find in a gallery of the full width what
-they find in their own, in the same order. docs/embedding.md has what this is worth, and what else was tried.
+they find in their own, in the same order. docs/lab/embedding.md has what this is worth, and what else was tried.
 
 Half whitening divides each principal direction of the features by the square root of its standard deviation, so that a
 few directions do not decide all cosines. The maps are fitted on images without labels.

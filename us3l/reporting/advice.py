@@ -1,6 +1,6 @@
 """When can I stop? What the gauges that need no labels say about it.
 
-The rule is in docs/report.md. It compares the last quarter of a run with the one before it, gauge by gauge.
+The rule is in docs/evaluate.md. It compares the last quarter of a run with the one before it, gauge by gauge.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ MUCH_WAITING = 0.1
 FIRST_STEPS = 10
 WORTH_TELLING = 60.0
 """Steps after which it is said how long the run takes, and seconds from which on it is."""
-SPREAD = "spread of the embeddings: about 1 is healthy, near 0 is collapsed (see docs/glossary.md)"
+SPREAD = "spread of the embeddings: about 1 is healthy, near 0 is collapsed (see docs/faq.md)"
 
 
 def losses_line(objective: Objective, widths: Sequence[Width], losses: Sequence[float]) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 import us3l
 from us3l.runtime.runtime import Runtime
 
-GUIDE = Path(__file__).parents[2] / "docs" / "deploy.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "runtime.md"
 
 
 def test_the_python_of_the_guide_runs(small, tmp_path, monkeypatch, capsys):
