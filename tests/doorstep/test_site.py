@@ -38,7 +38,7 @@ def test_the_map_for_contributors_is_that_of_the_package() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert rooms <= set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)), "a room is missing from the map"
     walks = page.split("## Four walks")[1].split("## Rules")[0]
-    paths = re.findall(r"`((?:\w+/)*\w+\.py)`", walks)
+    paths = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", walks)
     missing = [path for path in paths if not (PACKAGE / path).exists() and not (DOCS.parent / path).exists()]
     assert missing == [], "modules that the walks and the ways to add name"
 
