@@ -37,7 +37,7 @@ GPU_SIZES = (224, 192, 160, 128, *CPU_SIZES)
 FEW, MANY = 1_000, 500_000
 """Images: below the first, training from scratch gives little; from the second on, a GPU trains a ResNet-50."""
 CORE_BUDGET = 300_000
-"""Views of 32 pixels by the recipe "mini" that a core is asked for: about an hour and a half (docs/lab/performance.md)."""
+"""Views of 32 pixels by the recipe "mini" that a core is asked for: an hour and a half (docs/lab/performance.md)."""
 GPU_VIEWS = 400 * 50_000
 """Images that the paper's runs on CIFAR look at; those on ImageNet have 100 epochs."""
 BY_ADAMW = ("vit", "convnext")
