@@ -27,9 +27,9 @@ from us3l.data.sources import load
 from us3l.deploy.deployment_settings import ExportSettings
 from us3l.deploy.device_table import read_device_profile
 from us3l.deploy.exporting import export_run
+from us3l.detection.coco import encode_mask
 from us3l.detection.examples import example
-from us3l.detection.layouts import load as load_scenes
-from us3l.detection.masks import encode_mask
+from us3l.detection.scenes import load as load_scenes
 from us3l.reporting.build import build_report
 from us3l.run import Run
 from us3l.run.bundles import read_bundle

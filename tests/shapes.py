@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from us3l.detection.masks import encode_mask
+from us3l.detection.coco import encode_mask
 
 HEIGHT, WIDTH = 48, 64
 KINDS = {"block": (220, 60, 40), "disc": (40, 90, 220)}

@@ -78,3 +78,11 @@ else:
     OneWidth = Width
     SomeWidths = tuple[Width, ...]
     AllWidths = Literal["all"] | tuple[Width, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedData:
+    """Where data sets are that are opened by their names."""
+
+    data_root: AnyPath | None = None
+    """Folder that holds named data sets (default: the environment variable US3L_DATA, else ./data)."""

@@ -2,10 +2,12 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.shapes import IDS, box_of, change, draw, write_coco
-from us3l.detection.layouts import load
-from us3l.detection.masks import decode_mask
+from us3l.detection.coco import decode_mask, encode_mask, run_lengths
+from us3l.detection.scenes import load
 from us3l.system.errors import UserError
 
 
@@ -158,3 +160,16 @@ def test_real_annotations(shared_data):
     assert (len(train), len(test), len(train.classes)) == (72, 36, 80)
     assert sum(one.crowd for scene in train.scenes for one in scene.instances) == 5
     assert train.has_masks
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 40), st.floats(0, 1))
+def test_run_lengths_are_those_of_the_mask(seed: int, height: int, width: int, share: float) -> None:
+    mask = np.random.default_rng(seed).random((height, width)) < share
+    lengths = run_lengths(encode_mask(mask)["counts"])
+    assert np.array_equal(np.repeat(np.arange(len(lengths)) % 2 == 1, lengths), mask.ravel(order="F"))
+
+
+@pytest.mark.parametrize("text", ["P", "0P", "oooooooooo", "\x00", "é", "~"])
+def test_what_is_no_run_length(text: str) -> None:
+    with pytest.raises(ValueError):
+        run_lengths(text)

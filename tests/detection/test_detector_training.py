@@ -5,11 +5,11 @@ import torch
 import us3l
 from tests.shapes import draw, write_coco, write_voc
 from us3l.data.preprocessing import Preprocessing
-from us3l.detection.batches import training_batches
 from us3l.detection.detector import detector_of
 from us3l.detection.detector_training import load_detector, train_detector
+from us3l.detection.examples import training_batches
 from us3l.detection.inference import evaluate_detector, find_objects
-from us3l.detection.layouts import load
+from us3l.detection.scenes import load
 from us3l.detection.schedule import DetectorTraining
 from us3l.system.errors import UserError
 from us3l.system.stopping import Interrupted

@@ -7,7 +7,7 @@ import torch
 from tests.shapes import draw, write_coco
 from us3l.data.decode import Damaged
 from us3l.detection.examples import Examples, example, mirrored, pixels
-from us3l.detection.layouts import load
+from us3l.detection.scenes import load
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.shapes import box_of, draw, voc_annotation, voc_object, write_voc
-from us3l.detection.layouts import load
+from us3l.detection.scenes import load
 from us3l.system.errors import UserError
 
 BOMB = """<?xml version="1.0"?>

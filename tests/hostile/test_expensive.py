@@ -141,7 +141,7 @@ def test_masks_of_many_large_objects(tmp_path: Path) -> None:
     told, mebibytes, seconds = cost(
         tmp_path,
         "example(load(folder)[0].scenes[0], masks=True)",
-        "from us3l.detection.examples import example\nfrom us3l.detection.layouts import load",
+        "from us3l.detection.examples import example\nfrom us3l.detection.scenes import load",
     )
     assert told == "refused: masks of 100 objects of 8000x8000 pixels are too many to hold"
     assert mebibytes < 1000

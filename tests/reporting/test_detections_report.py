@@ -7,11 +7,9 @@ from PIL import Image
 from rich.console import Console
 
 from tests.shapes import write_coco
-from us3l.detection.inference import Findings
-from us3l.detection.layouts import load
-from us3l.detection.masks import encode_mask
-from us3l.detection.scenes import Instance
-from us3l.detection.scores import score
+from us3l.detection.coco import encode_mask
+from us3l.detection.inference import Findings, score
+from us3l.detection.scenes import Instance, load
 from us3l.reporting.detections import detections_figure, detections_table
 
 

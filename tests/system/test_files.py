@@ -60,7 +60,7 @@ def test_names_that_no_path_can_have_are_refused_in_one_line(name):
     """They come from settings and results of others, and ended in tracebacks."""
     from us3l.data.datasets import is_there
     from us3l.data.sources import load
-    from us3l.detection.layouts import load as load_scenes
+    from us3l.detection.scenes import load as load_scenes
     from us3l.run.identity import data_path, data_source, source_of
 
     assert not is_there(name)

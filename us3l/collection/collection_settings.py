@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from us3l.deploy.deployment_settings import Backend, SpaceName
-from us3l.setting_types import AnyPath, Data, OneWidth
+from us3l.setting_types import AnyPath, Data, NamedData, OneWidth
 from us3l.system.devices import Device
 from us3l.system.errors import UserError
 
@@ -14,7 +14,7 @@ Engine = Literal["auto", "numpy", "faiss"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectionSettings:
+class CollectionSettings(NamedData):
     """Which images go through which network, and what computes it."""
 
     width: OneWidth | None = None
@@ -23,8 +23,6 @@ class CollectionSettings:
     """Take the best width within this many milliseconds per image, by us3l profile; a bundle is timed now."""
     split: Literal["every", "train", "test"] = "every"
     """Which images, where there is a training and a test part."""
-    data_root: AnyPath | None = None
-    """Folder that holds named data sets (default: the environment variable US3L_DATA, else ./data)."""
     backend: Literal["auto"] | Backend = "auto"
     """What runs the network (auto: PyTorch for runs; for bundles what they hold)."""
     device: Device = "auto"

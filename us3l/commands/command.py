@@ -31,7 +31,7 @@ from typing import (
 )
 
 from us3l.run.config import build
-from us3l.setting_types import ANYTHING, AnyPath, Asked, Model
+from us3l.setting_types import ANYTHING, Asked, Model
 from us3l.system.errors import UserError, did_you_mean
 from us3l.width import Width
 
@@ -56,14 +56,6 @@ class ModelCommand(Command):
 
     run: Model
     """A run's folder, or a model's."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NamedData(Command):
-    """What commands take that open data sets by their names."""
-
-    data_root: AnyPath | None = None
-    """Folder that holds named data sets (default: the environment variable US3L_DATA, else ./data)."""
 
 
 class Function(Protocol[P, S_contra, R_co]):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from us3l.commands.command import ModelCommand, NamedData, command
+from us3l.commands.command import ModelCommand, command
 from us3l.detection.schedule import DetectionSettings
-from us3l.setting_types import AnyPath, OneWidth
 
 if TYPE_CHECKING:
     from us3l.commands.screen import CommandScreen
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Detect(DetectionSettings, NamedData, ModelCommand):
+class Detect(DetectionSettings, ModelCommand):
     """Detection and instance segmentation: Faster or Mask R-CNN with a feature pyramid, trained on one width.
 
     DATA is `voc` or `coco`, or a folder in the layout of either. The results are printed as a table and written to the
@@ -27,18 +26,6 @@ class Detect(DetectionSettings, NamedData, ModelCommand):
       us3l detect runs/imagenet --data coco --width 1 --schedule 0.5 --batch 8
       us3l detect runs/photos --data my-boxes/ --width 0.25 --steps 500 --batch 4 --image-size 128 --channels 32 --floor
     """
-
-    data: AnyPath
-    """Images with boxes: voc, coco or a folder."""
-    width: OneWidth
-    """The sub-network's width."""
-    _: KW_ONLY
-    out: AnyPath | None = None
-    """Folder for the results (default: detect/ in the run's folder)."""
-    resume: bool = False
-    """Continue a training that was stopped; give the same settings again."""
-    overwrite: bool = False
-    """Replace earlier results of this data and width."""
 
 
 @command(Detect)
@@ -56,21 +43,10 @@ def detected(settings: Detect) -> Detected:
     from us3l.detection.objects import detect_objects
     from us3l.run.unsaved import check_out, run_of
     from us3l.system.progress import progress_of
-    from us3l.width import Width
 
     run = run_of(settings.run)
     check_out(run, settings.out)
-    return detect_objects(
-        run,
-        str(settings.data),
-        Width(settings.width),
-        settings,
-        data_root=settings.data_root,
-        out=settings.out,
-        resume=settings.resume,
-        overwrite=settings.overwrite,
-        progress=progress_of(settings.progress),
-    )
+    return detect_objects(run, settings, progress_of(settings.progress))
 
 
 def main(settings: Detect, screen: CommandScreen) -> None:

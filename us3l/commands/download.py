@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from us3l.commands.command import NamedData, command
-from us3l.setting_types import Positional
+from us3l.commands.command import Command, command
+from us3l.setting_types import NamedData, Positional
 
 if TYPE_CHECKING:
     from us3l.commands.screen import CommandScreen
 
 
 @dataclass(frozen=True)
-class Download(NamedData):
+class Download(NamedData, Command):
     """Download data sets by name with torchvision, which verifies their checksums.
 
     NAME is cifar10, cifar100, flowers102, pets, dtd or voc. `imagenet` unpacks the archives that you have put into

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from us3l.commands.command import ModelCommand, NamedData, command
+from us3l.commands.command import ModelCommand, command
 from us3l.evaluation.settings import EvaluationSettings
-from us3l.setting_types import PYTHON_ONLY, Data
+from us3l.setting_types import PYTHON_ONLY, Data, NamedData
 from us3l.system.errors import UserError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from us3l.commands.command import NamedData, settings_of, signed_by
+from us3l.commands.command import Command, settings_of, signed_by
 from us3l.commands.screen import CommandScreen, as_typed, program
-from us3l.setting_types import AnyPath, SomeRuns
+from us3l.setting_types import AnyPath, NamedData, SomeRuns
 from us3l.system.streams import one_line
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Report(NamedData):
+class Report(NamedData, Command):
     """Write one page about a run, or several runs side by side: an HTML file that opens anywhere, even offline.
 
     It shows what has been measured: accuracies after `us3l evaluate`, latencies after `us3l profile`, and training

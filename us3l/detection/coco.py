@@ -1,16 +1,19 @@
-"""COCO's layout: SPLIT/*.jpg, and annotations/instances_SPLIT.json."""
+"""COCO's layout: SPLIT/*.jpg, and annotations/instances_SPLIT.json. Its masks, by pycocotools."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 from typing import Any, TypeGuard
 
+import numpy as np
+
 from us3l.data.decode import MOST_PIXELS
-from us3l.detection.masks import run_lengths
 from us3l.detection.scenes import Box, Instance, Scene, SceneSet, with_area
 from us3l.system.errors import UserError
 from us3l.system.files import finite, parse_json, read_bytes
+from us3l.system.optional import need
 
 LARGEST = 2**32  # bytes of an annotation file; COCO's own has 2**29
 LONGEST_OUTLINE = 2**22  # pixels
@@ -179,3 +182,48 @@ def _run_lengths(segmentation: Any, size: tuple[int, int]) -> bool:
     if not isinstance(counts, list) or not all(type(number) is int and number >= 0 for number in counts):
         return False
     return sum(counts) == size[0] * size[1]
+
+
+def coco_masks() -> ModuleType:
+    """Return the module of pycocotools, or say what to install."""
+    return need("pycocotools.mask", "detection")
+
+
+def decode_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
+    """Return polygons or run lengths as a bool for each pixel, H x W."""
+    tools = coco_masks()
+    parts = tools.frPyObjects(segmentation, height, width) if _uncompressed(segmentation) else segmentation
+    return tools.decode(tools.merge(parts) if isinstance(parts, list) else parts) == 1
+
+
+def run_lengths(text: str) -> list[int]:
+    """Return what COCO's compressed form says; raise a `ValueError` if it says nothing. pycocotools trusts it blindly.
+
+    >>> run_lengths("04"), run_lengths("52203")
+    ([0, 4], [5, 2, 2, 2, 5])
+    """
+    lengths: list[int] = []
+    number = shift = 0
+    for letter in text:
+        bits = ord(letter) - 48
+        if not 0 <= bits < 64 or shift > 35:
+            raise ValueError(f"{letter!r} does not belong to run lengths")
+        number |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:  # the last of this number, of which bit 16 is the sign
+            number -= (bits & 16) << (shift - 4)
+            lengths.append(number + (lengths[-2] if len(lengths) > 2 else 0))
+            number = shift = 0
+    if shift:
+        raise ValueError("the last run length is cut short")
+    return lengths
+
+
+def _uncompressed(segmentation: Any) -> bool:
+    return isinstance(segmentation, list) or isinstance(segmentation["counts"], list)
+
+
+def encode_mask(mask: np.ndarray) -> dict[str, Any]:
+    """Return a mask of bools, H x W, as run lengths that JSON can hold."""
+    encoded = coco_masks().encode(np.asfortranarray(mask, np.uint8))
+    return {"size": list(encoded["size"]), "counts": encoded["counts"].decode()}

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from us3l.detection.batches import loader, training_batches
 from us3l.detection.detector import build_detector, detector_of
-from us3l.detection.examples import Example, Examples
+from us3l.detection.examples import Example, Examples, loader, training_batches
 from us3l.detection.scenes import SceneSet
 from us3l.detection.schedule import DetectorTraining, LearningRates
 from us3l.families import create

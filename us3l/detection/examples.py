@@ -1,32 +1,36 @@
-"""Scenes as tensors, in the form that torchvision's detectors take."""
+"""Scenes as tensors, in the form that torchvision's detectors take, and in batches, decoded by other processes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 from torchvision.ops import box_convert, clip_boxes_to_image
 
 from us3l.data.decode import Damaged, decode
-from us3l.detection.masks import decode_mask
+from us3l.data.loader import iterate
+from us3l.detection.coco import decode_mask
 from us3l.detection.scenes import Instance, Scene, SceneSet
 
 Example = tuple[Tensor, dict[str, Tensor]]
 """An image (3 x H x W, uint8), and its boxes (N x 4: left, top, right, bottom), labels from 1 and, if wanted, masks."""
+Key = tuple[int, bool]
+"""The place of an image, and whether to mirror it."""
 MOST_MASKED = 2**29  # objects of an image times its pixels
 THINNEST = 0.01  # pixels; resizing could leave less than that without area
 
 
 class Examples(Dataset[Example | str]):
-    """Examples by index and whether to mirror them; for a damaged image, what is wrong with it."""
+    """Examples by their keys; for a damaged image, what is wrong with it."""
 
     def __init__(self, scene_set: SceneSet, masks: bool) -> None:
         self.scenes, self.masks = scene_set.scenes, masks
 
-    def __getitem__(self, key: tuple[int, bool]) -> Example | str:
+    def __getitem__(self, key: Key) -> Example | str:
         index, mirror = key
         scene = self.scenes[index]
         try:
@@ -77,3 +81,33 @@ def mirrored(image: Tensor, target: dict[str, Tensor]) -> Example:
     boxes = torch.stack([width - right, top, width - left, bottom], 1)
     masks = {"masks": target["masks"].flip(-1)} if "masks" in target else {}
     return image.flip(-1), target | {"boxes": boxes} | masks
+
+
+def loader(examples: Examples, batches: Iterable[list[Key]], workers: int) -> Iterator[list[Example | str]]:
+    """Return batches of examples, decoded by this many other processes."""
+    loader = DataLoader(
+        examples,
+        batch_sampler=batches,
+        collate_fn=list,
+        num_workers=workers,
+        generator=torch.Generator(),  # nothing is drawn from the global one
+    )
+    yield from iterate(loader)
+
+
+def training_batches(count: int, batch: int, start: int, steps: int, seed: int) -> Iterator[list[Key]]:
+    """Return the batches of the steps from `start` on: all images in a new order each epoch, half of them mirrored.
+
+    A batch may reach from one epoch into the next, so that sets smaller than a batch are no exception.
+    """
+
+    def keys() -> Iterator[Key]:
+        epoch, first = divmod(start * batch, count)
+        while True:
+            generator = np.random.default_rng((seed, epoch))
+            order, mirror = generator.permutation(count), generator.random(count) < 0.5
+            yield from zip(order[first:].tolist(), mirror[first:].tolist(), strict=True)
+            epoch, first = epoch + 1, 0
+
+    endless = keys()
+    return (list(islice(endless, batch)) for _ in range(start, steps))

@@ -11,8 +11,7 @@ from us3l.data.sources import tell_skipped
 from us3l.detection.detector import detector_of
 from us3l.detection.detector_training import DetectorTrainer, train_detector
 from us3l.detection.inference import Findings, evaluate_detector
-from us3l.detection.layouts import load
-from us3l.detection.scenes import SceneSet
+from us3l.detection.scenes import SceneSet, load
 from us3l.detection.schedule import DetectionSettings
 from us3l.run import Run
 from us3l.run.config import to_lists
@@ -46,29 +45,12 @@ class Detected:
     """Of the same detector before training, if it was asked for."""
 
 
-def detect_objects(
-    run: Run,
-    data: str | Path,
-    width: Width,
-    settings: DetectionSettings | None = None,
-    *,
-    data_root: str | Path | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress = SILENT,
-) -> Detected:
+def detect_objects(run: Run, settings: DetectionSettings, progress: Progress = SILENT) -> Detected:
     """Train a detector on the network of one width, test it, and write its results.
 
     Args:
         run: Whose network it is built on.
-        data: "voc", "coco", or a folder in the layout of either.
-        width: Of the sub-network.
-        settings: How the detector is built, trained and tested.
-        data_root: Where voc and coco lie (default: the environment's US3L_DATA, else ./data).
-        out: Folder for the results (default: detect/ in the run's folder).
-        resume: Continue a training that was stopped; the settings must be the same.
-        overwrite: Replace earlier results of this data and width.
+        settings: How the detector is built, trained and tested, and on what.
         progress: Told the plan, losses, how far it is, and what cannot be used.
 
     Returns:
@@ -77,18 +59,17 @@ def detect_objects(
     Raises:
         Interrupted: It was asked to stop; the training is saved.
     """
-    settings = settings or DetectionSettings()
-    net = run.network
-    width = net.check(width)
-    train, test = load(data, settings.train_split, settings.test_split, settings.limit, data_root)
+    net, data = run.network, str(settings.data)
+    width = net.check(settings.width)
+    train, test = load(data, settings.train_split, settings.test_split, settings.limit, settings.data_root)
     masks = wants_masks(settings.masks, train)
-    stem = detection_stem(Path(out) if out else run.detection_folder, train.name, data, width)
+    stem = detection_stem(Path(settings.out) if settings.out else run.detection_folder, train.name, data, width)
     state = ended(stem, DETECTOR)
-    if state.exists() and not (resume or overwrite):
+    if state.exists() and not (settings.resume or settings.overwrite):
         raise UserError(f"{state} already exists: continue it with `resume`, or replace it with `overwrite`")
     device = choose_device(settings.device)
     tell_unusable(progress, "training", train)
-    trainer = train_and_tell(net, width, train, masks, settings, state, resume, device, progress)
+    trainer = train_and_tell(net, width, train, masks, settings, state, device, progress)
     findings = find(trainer.detector, test, settings, progress, "evaluating")
     tell_unusable(progress, "test", findings.scenes)
     untrained = None
@@ -96,7 +77,7 @@ def detect_objects(
         before = detector_of(net, width, len(train.classes), masks, settings.training, train.layout).to(device)
         untrained = find(before, test, settings, progress, "evaluating the untrained detector")
     record = DetectionRecord(
-        data=str(data),
+        data=data,
         layout=train.layout,
         width=width,
         training=to_lists(asdict(settings.training) | asdict(trainer.plan)),
@@ -132,7 +113,6 @@ def train_and_tell(
     masks: bool,
     settings: DetectionSettings,
     path: Path,
-    resume: bool,
     device: torch.device,
     progress: Progress,
 ) -> DetectorTrainer:
@@ -156,7 +136,7 @@ def train_and_tell(
             masks,
             training,
             path,
-            resume=resume,
+            resume=settings.resume,
             device=device,
             workers=settings.workers,
             save_every=settings.save_every,

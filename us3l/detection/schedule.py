@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from math import ceil, isfinite
 from typing import Literal
 
+from us3l.setting_types import AnyPath, NamedData, OneWidth
 from us3l.system.devices import Device
 from us3l.system.errors import UserError
 
@@ -76,10 +77,21 @@ class DetectorTraining:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DetectionSettings(DetectorTraining):
+@dataclass(frozen=True)
+class DetectionSettings(DetectorTraining, NamedData):
     """How a detector is trained, and what on."""
 
+    data: AnyPath
+    """Images with boxes: voc, coco or a folder."""
+    width: OneWidth
+    """The sub-network's width."""
+    _: KW_ONLY
+    out: AnyPath | None = None
+    """Folder for the results (default: detect/ in the run's folder)."""
+    resume: bool = False
+    """Continue a training that was stopped; give the same settings again."""
+    overwrite: bool = False
+    """Replace earlier results of this data and width."""
     masks: Literal["auto", "yes", "no"] = "auto"
     """Also learn masks (auto: if every object of the training images has one)."""
     train_split: str | None = None

@@ -13,9 +13,9 @@ from matplotlib.patches import Rectangle
 from rich import box
 from rich.table import Table
 
+from us3l.detection.coco import decode_mask
 from us3l.detection.examples import pixels
 from us3l.detection.inference import Findings
-from us3l.detection.masks import decode_mask
 from us3l.detection.scenes import Scene
 from us3l.reporting.palette import COLOURS, INK
 from us3l.reporting.style import new_figure, save

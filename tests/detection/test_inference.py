@@ -11,10 +11,9 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from tests.shapes import write_coco, write_voc
-from us3l.detection.layouts import load
-from us3l.detection.masks import decode_mask, encode_mask
-from us3l.detection.scenes import Instance, Scene, SceneSet
-from us3l.detection.scores import score
+from us3l.detection.coco import decode_mask, encode_mask
+from us3l.detection.inference import score
+from us3l.detection.scenes import Instance, Scene, SceneSet, load
 from us3l.run.detections import AveragePrecision
 
 
