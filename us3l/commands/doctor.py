@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,20 +29,13 @@ class Doctor(Command):
     """
 
     out: AnyPath | None = None
-    """The file; that of an earlier checkup is replaced."""
+    """The file; that of an earlier checkup is replaced (default: us3l-doctor.json; from Python, none)."""
     _: KW_ONLY
     device: Device = "auto"
     """Device to check; auto is a CUDA device, else Apple's MPS, else the CPU."""
 
 
-@dataclass(frozen=True)
-class DoctorLine(Doctor):
-    __doc__ = Doctor.__doc__
-
-    out: AnyPath | None = Path("us3l-doctor.json")
-
-
-@command(Doctor, line=DoctorLine)
+@command(Doctor)
 def doctor(settings: Doctor) -> Checkup:
     """List what this machine has, and check that its device computes what the CPU computes.
 
@@ -60,7 +53,8 @@ def doctor(settings: Doctor) -> Checkup:
     return checkup
 
 
-def main(settings: DoctorLine, screen: CommandScreen) -> int:
+def main(settings: Doctor, screen: CommandScreen) -> int:
+    settings = replace(settings, out=settings.out or Path("us3l-doctor.json"))
     checkup = doctor.with_settings(settings)
     for line in lines(checkup):
         screen.say(line)

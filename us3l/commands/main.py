@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any
 
 from us3l import __version__
-from us3l.families.user_families import import_family, using_family
 from us3l.system.allocation import keep_freed_memory
 from us3l.system.errors import Caution, UserError, did_you_mean
 from us3l.system.stopping import Interrupted
@@ -108,6 +107,8 @@ def answer(arguments: list[str]) -> int:
 def run(name: str, arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}: {did_you_mean(name, COMMANDS)} See --help")
+    from us3l.families.user_families import import_family, using_family
+
     keep_freed_memory()
     family = None
     if name not in WITHOUT_RUNS and "--backbone" in arguments[:-1]:

@@ -42,6 +42,7 @@ SYNONYMS = (("--width", "--widths"), ("--size", "--image-size"), ("--batch", "--
 
 
 ALL = "--help-all"
+FEW = 3  # inherited settings that make a group of their own in the help
 show_all: ContextVar[bool] = ContextVar("show_all", default=True)
 
 
@@ -68,36 +69,62 @@ def parse(kind: type[T], command: str, arguments: list[str]) -> T:
 
 @TYPES.struct_rule
 def settings_group(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """Return the settings of a dataclass: its own before inherited ones, without those that only Python has."""
+    """Return the settings of a dataclass: its own before inherited ones, without those that only Python has.
+
+    The help shows those that must be given and its own first, then those of each class that it inherits from.
+    """
     kind = info.type
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return None
     hints, docs = get_type_hints(kind, include_extras=True), typed_docs(kind)
-    order = {name: None for base in kind.__mro__ for name in vars(base).get("__annotations__", ())}
-    given_fields = {field.name: field for field in fields(kind)}
-    specs, grouped = [], list[str]()
-    for name in filter(given_fields.__contains__, order):
-        about = getattr(hints[name], "__metadata__", ())
-        if PYTHON_ONLY in about:
-            continue
-        default = getattr(info.default, name) if isinstance(info.default, kind) else default_of(given_fields[name])
-        chosen = [mark for mark in about if isinstance(mark, SettingsOf)]
-        if chosen:
-            specs.append(StructFieldSpec(name, groups(chosen[0]), default))
-            grouped.append(name)
-            continue
-        explained = default in (None, (), "", tyro.MISSING_NONPROP) or "(default" in docs.get(name, "")
-        shown = [tyro.conf.arg(help_behavior_hint="" if explained else None)]
-        for mark in about:
-            if isinstance(mark, Positional):
-                shown += [tyro.conf.Positional, tyro.conf.arg(metavar=mark.shown)]
-        annotated = reduce(lambda hint, mark: Annotated[hint, mark], shown, hints[name])
-        specs.append(StructFieldSpec(name, annotated, default, docs.get(name)))
+    defaults = {field.name: default_of(field) for field in fields(kind)}
+    specs, grouped = list[StructFieldSpec](), list[str]()
+    for base in kind.__mro__:
+        group: dict[str, Any] = {}
+        for name in filter(defaults.__contains__, vars(base).get("__annotations__", ())):
+            default, about = defaults.pop(name), getattr(hints[name], "__metadata__", ())
+            if PYTHON_ONLY in about:
+                continue
+            if chosen := [mark for mark in about if isinstance(mark, SettingsOf)]:
+                specs.append(StructFieldSpec(name, groups(chosen[0]), default))
+                grouped.append(name)
+            elif base is kind or default is tyro.MISSING_NONPROP:
+                specs.append(StructFieldSpec(name, typed(hints[name], default, docs.get(name)), default))
+            else:
+                group[name] = typed(hints[name], default, docs.get(name))
+        if len(group) < FEW:
+            specs += [StructFieldSpec(name, hint, getattr(kind, name)) for name, hint in group.items()]
+        else:
+            members = {title(base): TypedDict(base.__name__, group, total=False)}  # type: ignore[operator]
+            specs.append(StructFieldSpec(base.__name__, typed_dict(members), {}))
 
     def instance(**values: Any) -> Any:
-        return kind(**values | {name: flat(values[name]) for name in grouped})
+        inherited = [values.pop(base.__name__) for base in kind.__mro__ if base.__name__ in values]
+        chosen = {name: flat(values[name]) for name in grouped}
+        return kind(**values | chosen | {name: value for group in inherited for name, value in flat(group).items()})
 
     return StructConstructorSpec(instance, tuple(specs))
+
+
+def title(base: type) -> str:
+    """Return what the help calls the settings of a class.
+
+    >>> title(type("ServiceSettings", (), {})), title(type("DetectorTraining", (), {}))
+    ('service', 'detector training')
+    """
+    return " ".join(re.findall("[A-Z][a-z]+", base.__name__.removesuffix("Settings"))).lower()
+
+
+def typed(hint: Any, default: Any, doc: str | None, hidden: bool = False) -> Any:
+    """Return a setting's type with its help; what its docstring says of the default is not said twice."""
+    explained = default in (None, (), "", tyro.MISSING_NONPROP) or "(default" in (doc or "")
+    words = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    behaviour = None if default is tyro.MISSING_NONPROP else "" if explained else f"(default: {words})"
+    marks: list[Any] = [tyro.conf.arg(help=doc, help_behavior_hint=behaviour)]
+    for mark in getattr(hint, "__metadata__", ()):
+        if isinstance(mark, Positional):
+            marks += [tyro.conf.Positional, tyro.conf.arg(metavar=mark.shown)]
+    return reduce(lambda kind, mark: Annotated[kind, mark], [*marks, *[tyro.conf.Suppress] * hidden], hint)
 
 
 def groups(settings: SettingsOf) -> Any:
@@ -105,6 +132,11 @@ def groups(settings: SettingsOf) -> Any:
     members: dict[str, Any] = {}
     for value in settings.defaults:
         collect(value, settings.common, members)
+    return typed_dict(members)
+
+
+def typed_dict(members: Mapping[str, Any]) -> Any:
+    """Return a dictionary type of groups by their titles."""
     return Annotated[TypedDict("Groups", members, total=False), tyro.conf.arg(name="")]  # type: ignore[operator]
 
 
@@ -116,13 +148,9 @@ def collect(value: Any, common: tuple[str, ...], members: dict[str, Any]) -> Non
         default = getattr(value, name)
         if is_dataclass(default):
             collect(default, common, members)
-            continue
-        explained = default in (None, (), "") or "(default" in docs.get(name, "")
-        words = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-        shown = tyro.conf.arg(help=docs.get(name), help_behavior_hint="" if explained else f"(default: {words})")
-        hidden = not show_all.get() and name not in common
-        group[name] = Annotated[hint, shown, tyro.conf.Suppress] if hidden else Annotated[hint, shown]
-    members[type(value).__name__.lower()] = TypedDict(type(value).__name__, group, total=False)  # type: ignore[operator]
+        else:
+            group[name] = typed(hint, default, docs.get(name), hidden=not show_all.get() and name not in common)
+    members[title(type(value))] = TypedDict(type(value).__name__, group, total=False)  # type: ignore[operator]
 
 
 def typed_docs(kind: type) -> dict[str, str]:

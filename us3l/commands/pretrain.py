@@ -34,7 +34,7 @@ COMMON = (
     "seed", "accelerator", "devices", "precision", "stream",
 )  # fmt: skip
 """The settings that --help shows; --help-all shows all."""
-Given = Annotated[dict[str, Any], SettingsOf((MINI, Machine()), COMMON), ANYTHING]
+NamedSettings = Annotated[dict[str, Any], SettingsOf((MINI, Machine()), COMMON), ANYTHING]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Pretrain(Command):
     network: Annotated[Callable[[Any], Any] | None, PYTHON_ONLY, ANYTHING] = None
     """A function from a width to a network of your own, instead of a backbone by name (`backbone="MODULE:NAME"` imports
     it)."""
-    settings: Given = field(default_factory=dict)
+    settings: NamedSettings = field(default_factory=dict)
     """Those that are given, by their bare names: all others are chosen."""
 
 
@@ -99,29 +99,28 @@ def pretrained(settings: Pretrain) -> Run:
     if settings.out is None:
         raise UserError("say where the run should go: `out='runs/NAME'`")
     check_name(settings.out)
-    given = dict(settings.settings)
-    init: Init | None = given.pop("init", None)
-    teacher: Init | None = given.get("teacher")
-    network = settings.network or family_named(given)
+    changes = dict(settings.settings)
+    init: Init | None = changes.pop("init", None)
+    teacher: Init | None = changes.get("teacher")
+    network = settings.network or family_named(changes)
     run, progress = Run(settings.out, network), progress_of(settings.progress)
     if teacher is not None:
-        given["teacher"] = name_of_init(teacher)
+        changes["teacher"] = name_of_init(teacher)
     start = None
     if settings.resume and run.started:
-        if (
-            network is not None and config_of(run).recipe.network.user_defined
-        ):  # by whichever name: its shapes are compared
-            given.pop("backbone", None)
-        given |= {} if init is None else {"init": name_of_init(init)}
-        chosen = resumed(run, settings.data, settings.config, given)
+        if network is not None and config_of(run).recipe.network.user_defined:
+            # By whichever name: its shapes are compared.
+            changes.pop("backbone", None)
+        changes |= {} if init is None else {"init": name_of_init(init)}
+        chosen = resumed(run, settings.data, settings.config, changes)
     else:
         run.refuse_if_used()
         named = {} if network is None else {"backbone": f"{network.__module__}:{qualified_name(network)}"}
-        given = named | given
+        changes = named | changes
         start = None if init is None else open_start(init, network)
-        config, method = automatic_unless_named(settings, given, progress, start)
+        config, method = automatic_unless_named(settings, changes, progress, start)
         recipe = None if settings.recipe == AUTO else settings.recipe
-        chosen = configuration(name_of(settings.data), recipe, method, config, start, given, case_of(settings))
+        chosen = configuration(name_of(settings.data), recipe, method, config, start, changes, case_of(settings))
         if not chosen.data:
             if settings.resume:
                 run.check_started()
@@ -136,7 +135,7 @@ def pretrained(settings: Pretrain) -> Run:
 
 
 def automatic_unless_named(
-    settings: Pretrain, given: Mapping[str, Any], progress: Progress, start: Any
+    settings: Pretrain, changes: Mapping[str, Any], progress: Progress, start: Any
 ) -> tuple[AnyPath | RunConfig | None, str | None]:
     """Return where the settings of a new run start, and its method: chosen here, unless they are named."""
     from us3l.run.identity import name_of
@@ -146,7 +145,7 @@ def automatic_unless_named(
     if data is None or not name_of(data) or named or settings.recipe not in (None, AUTO):
         return settings.config, settings.method
     method = settings.method or BEST
-    return automatic(data, given, progress, start, method), method
+    return automatic(data, changes, progress, start, method), method
 
 
 def case_of(settings: Pretrain) -> Callable[[Recipe | None], Recipe] | None:
