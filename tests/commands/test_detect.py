@@ -103,8 +103,7 @@ def test_results_are_not_overwritten_and_can_be_resumed(call, tmp_path):
     call(*arguments, "--overwrite", "--seed", 5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_request_to_stop_saves(model, tmp_path, number):
+def test_a_request_to_stop_saves(model, tmp_path):
     data = write_voc(tmp_path / "shapes", trainval=2, test=1)
     arguments = [str(model), "--data", str(data), "--width", "0.5", "--out", str(tmp_path / "out"), *TINY]
     arguments[arguments.index("--steps") + 1] = "4000"
@@ -121,7 +120,7 @@ def test_a_request_to_stop_saves(model, tmp_path, number):
         state = tmp_path / "out" / "shapes-0.5x.pt"
         while not state.exists() and process.poll() is None:
             time.sleep(0.05)
-        os.killpg(process.pid, number)  # as Ctrl-C and `timeout` do: to the decoding processes as well
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: to the decoding processes as well
         _, errors = process.communicate(timeout=300)
     finally:
         process.kill()

@@ -129,13 +129,6 @@ def test_bad_input(folder, tmp_path, capsys):
     assert not (folder / "report.html").exists()
 
 
-def test_a_page_comes_with_every_pretraining(tmp_path, capsys):
-    run = tmp_path / "run"
-    assert main(["pretrain", "digits", "--out", str(run), "--images", "40", *TINY]) == 0
-    assert f"the report page is {run / 'report.html'}" in capsys.readouterr().out
-    assert facts_in(run / "report.html")["runs"][0]["gallery"]["widths"] == [1.0, 0.25]
-
-
 @pytest.mark.parametrize("error", [RuntimeError("two\nlines"), OSError(28, "No space left"), KeyboardInterrupt()])
 def test_a_finished_run_does_not_fail_for_its_page(folder, monkeypatch, capsys, error):
     def fail(*_, **__):
