@@ -10,7 +10,7 @@ from typing import Any
 
 from us3l import __version__
 from us3l.families.user_families import import_family, using_family
-from us3l.system.allocation import keep_freed_memory
+from us3l.system.devices import keep_freed_memory
 from us3l.system.errors import Caution, UserError, did_you_mean
 from us3l.system.stopping import Interrupted
 from us3l.system.streams import lasting_display, one_line
