@@ -20,7 +20,7 @@ ERRORS = {
     413: "Too many bytes or images.",
     415: "An unknown content type.",
     429: "The queue is full: try again after Retry-After seconds.",
-    503: "It could not be answered in time, or the service starts or stops: see Retry-After.",
+    503: "It could not be answered in time, or the service starts: see Retry-After.",
 }
 
 
