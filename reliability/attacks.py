@@ -19,7 +19,7 @@ import tempfile
 import time
 from base64 import b64encode
 from collections import Counter
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -192,7 +192,6 @@ def pixels(each: ServerProcess, seconds: float) -> str:
 
 
 def log(each: ServerProcess, seconds: float) -> str:
-    resource.prlimit(each.process.pid, resource.RLIMIT_NOFILE, (100, 100))
     before, seen = len(each.text), Seen(each)
 
     async def attacked() -> None:
@@ -244,8 +243,13 @@ def main(
     backend: str = "onnx",
 ) -> int:
     """Attack a service, for some seconds per part."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
     for name in PARTS if part == "all" else (part,):
-        with attacked_server(tree, plain, backend) as each:
+        with ExitStack() as stack:
+            if name == "log":  # the server begins with this limit, and keeps it
+                resource.setrlimit(resource.RLIMIT_NOFILE, (100, usual[1]))
+            each = stack.enter_context(attacked_server(tree, plain, backend))
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
             CONSOLE.print(f"{name}: {PARTS[name](each, seconds)}")
     return 0
 

@@ -14,6 +14,7 @@ from PIL import Image
 
 import us3l.serving.model
 from tests.conftest import bundle, small
+from us3l.commands.serve import serve
 from us3l.run import Run
 from us3l.run.probes import Probes, write_probes
 
@@ -59,7 +60,7 @@ def serving(model, backend="torch", wait=True, **settings):
     """A client of a service that runs in a thread."""
     usual = {"target_ms": 1e6, "deadline_ms": 1e6}  # a busy machine must not make it refuse
     usual |= {"batch_size": 2, "workers": 1, "port": 0, "backend": backend}
-    service = us3l.serve(model, **usual | settings)
+    service = serve(model, **usual | settings)
     ready = threading.Event()
     thread = threading.Thread(target=service.run, args=(ready.set,), daemon=True)
     thread.start()

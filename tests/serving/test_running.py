@@ -17,6 +17,7 @@ import us3l
 from tests.serving.services import WAIT, encoded, save_run, serving
 from tests.serving.test_answers import form
 from us3l.commands.main import main
+from us3l.commands.serve import serve
 from us3l.serving.bodies import ReceivedImage
 from us3l.serving.model import ServedModel
 from us3l.serving.refusals import Refusal
@@ -243,10 +244,10 @@ def test_without_the_extra_one_line_says_what_to_install(run_folder, capsys, mon
 def test_others_may_connect_only_if_told_and_are_warned_of(run_folder):
     token = "a token of some length"
     with pytest.warns(Caution, match="can be reached from other machines"):
-        opened = [us3l.serve(run_folder, port=0, host="0.0.0.0")]
+        opened = [serve(run_folder, port=0, host="0.0.0.0")]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        opened += [us3l.serve(run_folder, token=token, port=0, host="0.0.0.0"), us3l.serve(run_folder, port=0)]
+        opened += [serve(run_folder, token=token, port=0, host="0.0.0.0"), serve(run_folder, port=0)]
     assert [each.address.rpartition(":")[0] for each in opened] == ["http://0.0.0.0"] * 2 + ["http://127.0.0.1"]
     for each in opened:
         each.socket.close()
