@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from us3l.runtime.backends import machine
-from us3l.system.allocation import keep_freed_memory
+from us3l.system.devices import keep_freed_memory
 
 Part = Literal["startup", "data", "networks", "steps", "evaluation", "scaling"]
 PARTS: tuple[Part, ...] = get_args(Part)

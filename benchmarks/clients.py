@@ -201,13 +201,18 @@ class ServerProcess:
 
 
 @contextmanager
-def server(*command: str, port: int = 0) -> Iterator[ServerProcess]:
-    """`python COMMAND`, from when it says where it serves; it is stopped at the end."""
+def server(*command: str, tree: Path = Path()) -> Iterator[ServerProcess]:
+    """`python COMMAND` in a checkout, from when it says where it serves; it is stopped at the end."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        cwd=tree,
     )
-    found, ready = ServerProcess(process, port), threading.Event()
+    found, ready = ServerProcess(process), threading.Event()
 
     def listen() -> None:
         assert process.stdout

@@ -17,7 +17,7 @@ from us3l.data.augment import blur_radius, two_views
 from us3l.data.crops import RandomCrops, Squares
 from us3l.data.sources import find
 from us3l.data.view_settings import MEAN, STD, Views
-from us3l.system.allocation import keep_freed_memory
+from us3l.system.devices import keep_freed_memory
 from us3l.system.seeds import seed_from
 
 JITTER = (0.4, 0.4, 0.4, 0.1)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from benchmarks.timing import Job, best_seconds
 from us3l.families import family, options_for
-from us3l.system.allocation import keep_freed_memory
+from us3l.system.devices import keep_freed_memory
 
 BATCH, SIZE = 64, 96
 BACKBONES: dict[str, tuple[str, dict[str, int]]] = {

@@ -39,7 +39,7 @@ def main(path: str, side: int, threads: int) -> None:
     listening.listen(512)
     print(f"serving on http://127.0.0.1:{listening.getsockname()[1]}; Ctrl-C ends it")
     app = Starlette(routes=[Route("/embed", embed, methods=["POST"])])
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", http="httptools", loop="asyncio")).run([listening])
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from us3l.searching.judging import SCORES, Judge
 from us3l.searching.pricing import Prices
 from us3l.searching.search_space import Space
 from us3l.slimmable import Slimmable
-from us3l.system.allocation import keep_freed_memory
+from us3l.system.devices import keep_freed_memory
 from us3l.system.files import write_json
 from us3l.width import Width
 

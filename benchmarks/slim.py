@@ -30,7 +30,7 @@ from us3l.evaluation.prepare import prepare
 from us3l.run.training_log import Gauges, read_records
 from us3l.sorting import sort_channels
 from us3l.storage import read_tensors
-from us3l.system.allocation import keep_freed_memory
+from us3l.system.devices import keep_freed_memory
 from us3l.system.files import write_json
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)

@@ -16,7 +16,7 @@ import tyro
 from lightning_fabric import Fabric
 
 from us3l.data.sources import ImageSet
-from us3l.system.allocation import keep_freed_memory
+from us3l.system.devices import keep_freed_memory
 from us3l.training.initial import open_pretrained
 from us3l.training.recipes import named
 from us3l.training.run_config import RunConfig

@@ -30,7 +30,7 @@ import us3l
 from benchmarks.clients import HOST, Connection, ServerProcess, form, post, receive, scratch, us3l_server
 from fuzz.mutate import mutated
 from us3l.runtime.runtime import Runtime
-from us3l.serving.start import usual_threads
+from us3l.serving.model import usual_threads
 
 Part = Literal["equal", "mutated", "slow", "kill", "stop", "reload", "all"]
 CONSOLE = Console(highlight=False, soft_wrap=True)

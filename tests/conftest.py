@@ -4,6 +4,7 @@ import gc
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +59,20 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             pixels = np.clip(draw.normal(level, 40, (32, 32, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.png")
     return tmp_path / "photos"
+
+
+@pytest.fixture
+def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let new runs have small networks and images, unless a guide says otherwise."""
+    pretrain = us3l.pretrain
+
+    def quicker(*args: Any, **settings: Any) -> us3l.Run:
+        if "resume" in settings:
+            return pretrain(*args, **settings)
+        small = {"size": 16, "hidden": 16, "predictor": 16, "dim": 16} | ({} if "network" in settings else {"base": 8})
+        return pretrain(*args, **small | settings)
+
+    monkeypatch.setattr(us3l, "pretrain", quicker)
 
 
 @pytest.fixture(scope="session")

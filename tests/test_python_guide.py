@@ -23,6 +23,7 @@ def executed(*pages: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_networks")
 def test_use_it_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = executed("python.md")
@@ -35,7 +36,7 @@ def test_use_it_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("photos")
+@pytest.mark.usefixtures("photos", "small_networks")
 def test_the_guides_from_images_to_files() -> None:
     names = executed("pretrain.md", "evaluate.md", "export.md")
     assert names["run"].finished

@@ -10,7 +10,7 @@ JOURNEY, NETWORK = re.findall(r"```python\n(.*?)```", README.read_text(encoding=
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("photos")
+@pytest.mark.usefixtures("photos", "small_networks")
 def test_the_script_of_the_readme_goes_from_a_folder_to_an_exported_file(capsys):
     assert len([line for line in JOURNEY.splitlines() if line.strip()]) <= 15
     names: dict = {}

@@ -66,23 +66,23 @@ class HubName:
 
     @classmethod
     def of(cls, path: object) -> HubName | None:
-        """What a path names, if it begins as names on the Hub do."""
+        """Return what a path names, if it begins as names on the Hub do."""
         text = str(path)
-        prefix = next((one for one in PREFIXES if text.startswith(one)), None)
+        prefix = next((prefix for prefix in PREFIXES if text.startswith(prefix)), None)
         return None if prefix is None else cls.parse(text.removeprefix(prefix))
 
     @classmethod
     def parse(cls, text: str) -> HubName:
-        """From USER/NAME or USER/NAME@REVISION."""
+        """Return the model that USER/NAME or USER/NAME@REVISION names."""
         part = r"[A-Za-z0-9_](?:[\w.\-]{0,94}[A-Za-z0-9_])?"
-        found = re.fullmatch(rf"({part})/({part})(?:@([^\s@]{{1,200}}))?", text, re.ASCII)
-        if found is None or ".." in text or "--" in f"{found[1]}{found[2]}":
+        match = re.fullmatch(rf"({part})/({part})(?:@([^\s@]{{1,200}}))?", text, re.ASCII)
+        if match is None or ".." in text or "--" in f"{match[1]}{match[2]}":
             raise UserError(f"{text!r:.200} does not name a model on the Hub: write USER/NAME or USER/NAME@REVISION")
-        return cls(*found.groups())
+        return cls(*match.groups())
 
 
 def local_folder(path: str | Path) -> Path:
-    """The folder that a path leads to; that of a model on the Hub is fetched first, unless it was before."""
+    """Return the folder that a path leads to; a model on the Hub is fetched first, unless it was before."""
     name = HubName.of(path)
     return Path(path) if name is None else fetch(name)
 
@@ -105,7 +105,7 @@ def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = 
 
 
 def fetch(name: HubName) -> Path:
-    """A folder with a model or a bundle of the Hub, as it is there now.
+    """Return a folder with a model or a bundle of the Hub, as it is there now.
 
     Without a connection it is the one that was fetched last, with a caution.
 
@@ -120,28 +120,28 @@ def fetch(name: HubName) -> Path:
         return exact
     try:
         with explained(library, name):
-            found = client(library).model_info(name.id, revision=name.revision, timeout=SECONDS, files_metadata=True)
+            info = client(library).model_info(name.id, revision=name.revision, timeout=SECONDS, files_metadata=True)
     except Unreachable as error:
         folder = home / read_bytes(note, 100).decode(errors="replace") if note.is_file() else home
         if folder == home or not folder.is_dir():
             raise
         warnings.warn(f"{error}; the copy that was fetched earlier is used", Caution, stacklevel=3)
         return folder
-    if not re.fullmatch("[0-9a-f]{40}", found.sha or ""):
+    if not re.fullmatch("[0-9a-f]{40}", info.sha or ""):
         raise UserError(f"{name}: the Hub does not say which commit it is")
-    files = wanted(name, {file.rfilename: file for file in found.siblings or ()})
-    folder = home / str(found.sha)
+    files = wanted(name, {file.rfilename: file for file in info.siblings or ()})
+    folder = home / str(info.sha)
     if not folder.is_dir():
-        with alone(home / f"{found.sha}.part") as part:
+        with alone(home / f"{info.sha}.part") as part:
             if not folder.is_dir():
-                download(library, name, files, part, str(found.sha))
+                download(library, name, files, part, str(info.sha))
                 part.rename(folder)
-    write_text(note, str(found.sha))
+    write_text(note, str(info.sha))
     return folder
 
 
 def wanted(name: HubName, files: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all files there, those that a model or a bundle of ours has."""
+    """Return, of all files there, those that a model or a bundle of ours has."""
     if not files.keys() & {NAME, MANIFEST}:
         raise UserError(f"{name} is not a model of us3l: there is no {NAME} in it, and no {MANIFEST}")
     if missing := [file for file in NEEDED if NAME in files and file not in files]:
@@ -160,7 +160,7 @@ def wanted(name: HubName, files: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ours(file: str, model: bool) -> bool:
-    """Whether a file is one that models, or else bundles, have."""
+    """Return whether a file is one that models, or else bundles, have."""
     if model:
         return file in (*NEEDED, *HEADS, CARD) or PROBES.fullmatch(file) is not None
     return file in (MANIFEST, CARD) or EXPORTED.fullmatch(file) is not None
@@ -187,7 +187,7 @@ def download(library: Any, name: HubName, files: Mapping[str, Any], part: Path, 
 
 @contextmanager
 def alone(part: Path) -> Iterator[Path]:
-    """A folder that no other process works in; one that does is waited for."""
+    """Keep other processes out of a folder; wait for one that is in it."""
     with locked(part, PATIENCE):
         yield part
         for folder in (part, part.with_suffix("")):  # wherever the lock's file is now
@@ -243,7 +243,7 @@ def upload(name: HubName, files: Mapping[str, Path | bytes], private: bool, mess
 
 
 def hub(reason: str) -> Any:
-    """The package huggingface_hub, which then reports nothing about its use, unless HF_HUB_DISABLE_TELEMETRY is "0"."""
+    """Return the package huggingface_hub, which reports nothing then, unless HF_HUB_DISABLE_TELEMETRY is "0"."""
     silent = silence()
     try:
         import huggingface_hub.constants
@@ -257,7 +257,7 @@ def hub(reason: str) -> Any:
 
 
 def silence() -> bool:
-    """Whether huggingface_hub, if it is imported from now on, reports nothing."""
+    """Return whether huggingface_hub, if it is imported from now on, reports nothing."""
     return os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1") == "1"
 
 
@@ -273,20 +273,20 @@ class Unreachable(UserError):
 
 @contextmanager
 def explained(library: Any, name: HubName, writing: bool = False) -> Iterator[None]:
-    """Errors of huggingface_hub, each as one line; those of the disk stay."""
+    """Turn errors of huggingface_hub into one line each; those of the disk stay."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        told = explanation(library, name, error, writing)
-        if told is None:
+        message = explanation(library, name, error, writing)
+        if message is None:
             raise
-        raise told from None
+        raise message from None
 
 
 def explanation(library: Any, name: HubName, error: BaseException, writing: bool) -> UserError | None:
-    """What to say about an error; None if it has nothing to do with the Hub."""
+    """Return what to say about an error; None if it has nothing to do with the Hub."""
     errors, place = library.errors, library.constants.ENDPOINT
     log_in = "set HF_TOKEN, or log in with `hf auth login`"
     reason = (getattr(error, "server_message", None) or str(error) or type(error).__name__).splitlines()[0][:200]
@@ -316,7 +316,7 @@ def explanation(library: Any, name: HubName, error: BaseException, writing: bool
 
 @contextmanager
 def quiet(library: Any) -> Iterator[None]:
-    """Bars of huggingface_hub on a terminal only, and none of its remarks."""
+    """Show bars of huggingface_hub on a terminal only, and none of its remarks."""
     logs, utils = library.utils.logging, library.utils
     before, hide = logs.get_verbosity(), not sys.stderr.isatty() and not utils.are_progress_bars_disabled()
     logs.set_verbosity_error()

@@ -15,7 +15,7 @@ class Listening:
 
 def test_several_classifiers_are_named(tmp_path, capsys, monkeypatch):
     (tmp_path / "eval").mkdir()
-    monkeypatch.setattr("us3l.serving.start.listening", lambda *_, **__: Listening())
+    monkeypatch.setattr(serve.serve, "with_settings", lambda _: Listening())
     for name in ("digits", "pets"):
         (tmp_path / "eval" / f"{name}.probes.safetensors").touch()
         assert main(["serve", str(tmp_path)]) == 0

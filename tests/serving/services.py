@@ -14,9 +14,9 @@ from PIL import Image
 
 import us3l.serving.model
 from tests.conftest import bundle, small
+from us3l.commands.serve import serve
 from us3l.run import Run
 from us3l.run.probes import Probes, write_probes
-from us3l.serving.settings import ServiceSettings
 
 WAIT = 60  # seconds after which something hangs
 us3l.serving.model.TURNS = 1  # how long these networks take does not matter
@@ -58,12 +58,9 @@ class Client:
 @contextlib.contextmanager
 def serving(model, backend="torch", wait=True, **settings):
     """A client of a service that runs in a thread."""
-    from us3l.serving.start import listening
-
-    named = ("host", "space", "port", "head", "token_file", "int8", "threads")
-    others = {name: settings.pop(name) for name in named if name in settings}
-    usual = {"target_ms": 1e6, "deadline_ms": 1e6, "batch_size": 2}  # a busy machine must not make it refuse
-    service = listening(model, ServiceSettings(**usual | settings), backend=backend, **{"port": 0} | others)
+    usual = {"target_ms": 1e6, "deadline_ms": 1e6}  # a busy machine must not make it refuse
+    usual |= {"batch_size": 2, "workers": 1, "port": 0, "backend": backend}
+    service = serve(model, **usual | settings)
     ready = threading.Event()
     thread = threading.Thread(target=service.run, args=(ready.set,), daemon=True)
     thread.start()

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from tests.serving.services import encoded, save_run, serving
+from us3l.commands.serve import serve
 from us3l.run import Run
 from us3l.run.spaces import keep_space
 from us3l.runtime.runtime import Runtime
-from us3l.serving.start import listening, usual_threads
+from us3l.serving.model import usual_threads
 from us3l.system.devices import usable_cores
 from us3l.system.errors import UserError
 
@@ -122,7 +123,7 @@ def test_a_width_by_the_time_that_it_may_take(served):
 def test_features_of_all_widths_in_one_space(small, tmp_path):
     folder = save_run(small, tmp_path / "run")
     with pytest.raises(UserError, match=r"space='shared'\)` fits it"):
-        listening(folder, space="shared", port=0)
+        serve(folder, space="shared", port=0)
     sizes = {width: small.carve(width)(torch.zeros(1, 3, 16, 16)).shape[1] for width in (0.25, 1.0)}
     maps = {width: (torch.randn(5, size), torch.randn(5)) for width, size in sizes.items()}
     keep_space(Run(folder), maps, "digits")

@@ -9,10 +9,10 @@ from base64 import b64encode
 from types import SimpleNamespace
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile, WebPImagePlugin
 
 from tests.serving.services import WAIT, encoded, serving
-from us3l.serving.connections import HEAD_SECONDS, ConnectionGuard, OncePerMinute
+from us3l.serving.limits import HEAD_SECONDS, ConnectionGuard, OncePerMinute
 
 IMAGE = encoded()
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -150,7 +150,8 @@ def flat(side, kind):
 @pytest.mark.parametrize("kind", ["WEBP", "GIF", "PNG"])
 def test_pixels_of_a_request_are_counted_before_anything_is_decoded(run_folder, kind, monkeypatch):
     with serving(run_folder, max_request_megapixels=1.0) as client:
-        monkeypatch.setattr(client.service.model, "read", lambda *_: pytest.fail("it was decoded"))
         image = b64encode(flat(600, kind)).decode()
+        plugins = {"WEBP": WebPImagePlugin.WebPImageFile, "GIF": ImageFile.ImageFile, "PNG": ImageFile.ImageFile}
+        monkeypatch.setattr(plugins[kind], "load", lambda *_: pytest.fail("it was decoded"))
         reply = client.post("/embed", json.dumps([image] * 3), "application/json")
         assert (reply.status, "1 million pixels" in reply.json["error"]) == (413, True)

@@ -7,8 +7,6 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 from us3l.commands.parse import parse
 from us3l.commands.serve import Serve
 
@@ -44,32 +42,3 @@ def test_the_command_that_it_runs_is_one_of_ours():
     check = json.loads(dict(STEPS)["HEALTHCHECK"].partition("CMD ")[2])
     assert f":{given.port}/health" in check[-1]
     compile(check[-1], "healthcheck", "exec")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ("FROM python:3.11-slim", "FROM python", "FROM must name a version"),
-        ("FROM python:3.11-slim", "FROM python:latest", "FROM must name a version"),
-        ("USER us3l\n", "", "it must not end as root"),
-        ("--no-cache-dir ", "", "pip must keep no cache"),
-        ("WORKDIR /opt", "WORKDIR opt", "WORKDIR opt/us3l must be absolute"),
-        ('ENTRYPOINT ["us3l", "serve", "/model"', "ENTRYPOINT us3l serve /model", "ENTRYPOINT must be a list in JSON"),
-        ("EXPOSE 8000", "EXPSOE 8000", "EXPSOE is not an instruction"),
-    ],
-)
-def test_mistakes_in_it_would_be_told(old, new, reason):
-    assert old in TEXT
-    found = container.complaints(container.parse(TEXT.replace(old, new, 1)))
-    assert any(text.startswith(reason) for text in found), found
-
-
-def test_its_steps_are_run_in_order_below_one_folder(tmp_path):
-    steps = container.parse("FROM x:1\nRUN useradd us3l\nWORKDIR /opt/a\nCOPY LICENSE ./\nCOPY tools ./tools\n"
-                            "ENV GREETING=hello\nRUN echo $GREETING > said && which python > where\n")  # fmt: skip
-    environment = container.build(steps, tmp_path, reuse=False, pip=False)
-    assert environment["GREETING"] == "hello"
-    assert (tmp_path / "opt/a/LICENSE").is_file()
-    assert (tmp_path / "opt/a/tools/container.py").is_file()
-    assert (tmp_path / "opt/a/said").read_text() == "hello\n"
-    assert (tmp_path / "opt/a/where").read_text().strip() == str(tmp_path / "venv/bin/python")

@@ -98,7 +98,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(limited):
 
 
 def test_a_head_that_does_not_come_is_not_waited_for(limited, monkeypatch):
-    monkeypatch.setattr("us3l.serving.connections.HEAD_SECONDS", 0.05)
+    monkeypatch.setattr("us3l.serving.limits.HEAD_SECONDS", 0.05)
     assert half_sent(limited, b"") == b""
     assert half_sent(limited, b"POST /embed HT") == b""
 

@@ -67,9 +67,8 @@ def test_commands_send_nothing_and_keep_no_id(run, tmp_path):
         f"embed {new} {boxes} --width 0.5 --out {new}/all.parquet",
         f"find {new}/all.parquet",
         f"predict {new} {boxes} --width 1 --out {new}/classes.csv",
-        f"export {run} --width 0.5 --data digits --format torch",
         f"export {run} --width 0.5 --data digits --format onnx openvino --int8",
-        f"profile {run} --widths 0.5 --repeats 1 --threads 1 --backends torch onnx openvino",
+        f"profile {run} --widths 0.5 --repeats 1 --threads 1 --backends onnx openvino",
     ]
     environment = {
         name: value

@@ -218,7 +218,7 @@ def note(folder: Path, values: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    from us3l.system.allocation import keep_freed_memory
+    from us3l.system.devices import keep_freed_memory
 
     torch.set_num_threads(1)
     keep_freed_memory()

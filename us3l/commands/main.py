@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from us3l import __version__
-from us3l.system.allocation import keep_freed_memory
+from us3l.system.devices import keep_freed_memory
 from us3l.system.errors import Caution, UserError, did_you_mean
 from us3l.system.stopping import Interrupted
 from us3l.system.streams import lasting_display, one_line

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from us3l.commands.command import ModelCommand, command
@@ -10,10 +11,13 @@ from us3l.deploy.deployment_settings import Backend, SpaceName
 from us3l.serving.settings import ServiceSettings
 from us3l.setting_types import AnyPath, Model
 from us3l.system.devices import usable_cores
+from us3l.system.errors import UserError
 
 if TYPE_CHECKING:
     from us3l.commands.screen import CommandScreen
     from us3l.serving.server import Listening
+
+PACKAGES = ("starlette", "uvicorn", "h11", "python_multipart", "prometheus_client")
 
 
 @dataclass(frozen=True)
@@ -60,24 +64,30 @@ class Serve(ServiceSettings, ModelCommand):
 def serve(settings: Serve) -> Listening:
     """Return a service that listens, and answers as soon as its `run` is called."""
     import logging
-    from pathlib import Path
 
     from us3l.run.unsaved import run_of
-    from us3l.serving.start import listening
+    from us3l.system.files import read_bytes
+    from us3l.system.optional import need
+
+    for package in PACKAGES:
+        need(package)
+    from us3l.serving.model import ServedModel, usual_threads
+    from us3l.serving.server import Listening
+    from us3l.serving.service import Service
 
     logging.getLogger("us3l.serving.requests").setLevel(logging.INFO if settings.log_requests else logging.WARNING)
-    return listening(
-        run_of(settings.run).folder,
-        settings,
-        backend=settings.backend,
-        threads=settings.threads,
-        int8=settings.int8,
-        head=settings.head,
-        space=settings.space,
-        host=settings.host,
-        port=settings.port,
-        token_file=None if settings.token_file is None else Path(settings.token_file),
-    )
+    folder = run_of(settings.run).folder
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give that of a run, a model or a bundle")
+    if settings.token_file is not None:
+        token = read_bytes(Path(settings.token_file)).decode(errors="replace").strip()
+        settings = replace(settings, token=token)
+    threads = settings.threads or usual_threads(folder, settings.backend)
+
+    def load() -> ServedModel:
+        return ServedModel(folder, settings, settings.backend, threads, settings.int8, settings.head, settings.space)
+
+    return Listening(Service(load, settings), settings.host, settings.port)
 
 
 def main(settings: Serve, screen: CommandScreen) -> None:

@@ -163,6 +163,18 @@ def measure(encoded: Encoded) -> tuple[int, int]:
         return _upright_size(image)
 
 
+def declared_pixels(encoded: bytes) -> int:
+    """Return the number of pixels that the header of an image gives; nothing is decoded, of whatever format.
+
+    Raises:
+        Damaged: The header cannot be read.
+    """
+    if shape := plain_shape(encoded):
+        return shape[0] * shape[1]
+    with as_damaged, _open(encoded) as image:
+        return image.width * image.height
+
+
 def _upright_size(image: Image.Image) -> tuple[int, int]:
     width, height = image.size
     sideways = _orientation(image) in SIDEWAYS

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from us3l.system.allocation import keep_freed_memory
-from us3l.system.devices import usable_cores
+from us3l.system.devices import keep_freed_memory, usable_cores
 from us3l.system.errors import UserError
 from us3l.system.streams import one_line
 

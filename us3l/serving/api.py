@@ -18,9 +18,9 @@ ERRORS = {
     401: "The token is missing or wrong.",
     408: "The request did not arrive in time.",
     413: "Too many bytes or images.",
-    415: "A content type that is not known.",
+    415: "An unknown content type.",
     429: "The queue is full: try again after Retry-After seconds.",
-    503: "It could not be answered in time, or the service starts or stops: see Retry-After.",
+    503: "It could not be answered in time, or the service starts: see Retry-After.",
 }
 
 
@@ -52,7 +52,7 @@ class Endpoint:
 
     @property
     def name(self) -> str:
-        """The name of its handler."""
+        """Return the name of its handler."""
         return self.path.strip("/").partition(".")[0] or "page"
 
 
@@ -117,7 +117,7 @@ ENDPOINTS = (
 
 
 def openapi() -> dict[str, Any]:
-    """The description of all endpoints, in OpenAPI 3.1."""
+    """Return the description of all endpoints, in OpenAPI 3.1."""
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:
         if not endpoint.internal:
@@ -131,22 +131,23 @@ def openapi() -> dict[str, Any]:
 
 
 def operation(endpoint: Endpoint) -> dict[str, Any]:
+    """Return the description of an endpoint, in OpenAPI."""
     content = {endpoint.media: {} if endpoint.answer is None else {"example": endpoint.answer}}
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "summary": endpoint.about,
         "operationId": endpoint.path.strip("/"),
         "responses": {"200": {"description": "The answer.", "content": content}},
     }
     if endpoint.parameters:
-        found["parameters"] = [
-            {"name": one.name, "in": "query", "description": one.about, "schema": {"type": one.kind}}
-            for one in endpoint.parameters
+        description["parameters"] = [
+            {"name": parameter.name, "in": "query", "description": parameter.about, "schema": {"type": parameter.kind}}
+            for parameter in endpoint.parameters
         ]
     if endpoint.method == "POST":
         binary = {"schema": {"type": "string", "format": "binary"}}
         files = {"type": "object", "additionalProperties": {"type": "string", "format": "binary"}}
         texts = {"type": "array", "items": {"type": "string", "contentEncoding": "base64"}}
-        found["requestBody"] = {
+        description["requestBody"] = {
             "required": True,
             "description": IMAGES,
             "content": {
@@ -156,28 +157,26 @@ def operation(endpoint: Endpoint) -> dict[str, Any]:
                 "application/json": {"schema": texts},
             },
         }
-        found["responses"] |= {str(status): {"description": text} for status, text in ERRORS.items()}
+        description["responses"] |= {str(status): {"description": text} for status, text in ERRORS.items()}
     if not endpoint.open:
-        found["security"] = [{"token": []}, {}]
-    return found
+        description["security"] = [{"token": []}, {}]
+    return description
 
 
 def description() -> str:
-    """The endpoints for people: the body of the page /docs."""
+    """Return the endpoints for people: the body of the page /docs."""
     parts = [f'<p class=lead>{escape(IMAGES)} Everything else is JSON; errors are <code>{{"error": ...}}</code>.</p>']
-    for one in ENDPOINTS:
-        parts.append(f"<section class=card><h3><code>{one.method} {escape(one.path)}</code></h3>")
-        parts.append("<p>" + CODE.sub(r"<code>\1</code>", escape(one.about)) + "</p>")
-        if one.parameters:
-            rows = "".join(f"<dt><code>{p.name}</code></dt><dd>{escape(p.about)}</dd>" for p in one.parameters)
+    for endpoint in ENDPOINTS:
+        parts.append(f"<section class=card><h3><code>{endpoint.method} {escape(endpoint.path)}</code></h3>")
+        parts.append("<p>" + CODE.sub(r"<code>\1</code>", escape(endpoint.about)) + "</p>")
+        if endpoint.parameters:
+            rows = "".join(f"<dt><code>{p.name}</code></dt><dd>{escape(p.about)}</dd>" for p in endpoint.parameters)
             parts.append(f"<dl>{rows}</dl>")
-        if one.method == "POST":
-            line = (
-                f"curl -X POST -T photo.jpg -H 'Content-Type: image/jpeg' 'http://127.0.0.1:8000{one.path}?width=0.5'"
-            )
+        if endpoint.method == "POST":
+            line = f"curl -X POST -T photo.jpg -H 'Content-Type: image/jpeg' 'http://127.0.0.1:8000{endpoint.path}?width=0.5'"
             parts.append(f"<pre>{escape(line)}</pre>")
-        if one.answer is not None:
-            parts.append(f"<pre>{escape(json.dumps(one.answer))}</pre>")
+        if endpoint.answer is not None:
+            parts.append(f"<pre>{escape(json.dumps(endpoint.answer))}</pre>")
         parts.append("</section>")
     rows = "".join(f"<dt>{status}</dt><dd>{escape(text)}</dd>" for status, text in ERRORS.items())
     return "\n".join([*parts, f"<section><h2>Errors</h2><dl>{rows}</dl></section>"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import json
 import logging
@@ -24,7 +23,7 @@ from starlette.routing import Route
 from us3l.runtime.networks import Task
 from us3l.serving.api import ENDPOINTS, Endpoint, openapi
 from us3l.serving.bodies import content_kind, is_image
-from us3l.serving.origins import KnownHosts
+from us3l.serving.limits import KnownHosts
 from us3l.serving.pages import docs_page, live_page
 from us3l.serving.refusals import Refusal
 from us3l.serving.service import Answer, Service
@@ -68,11 +67,11 @@ class Handlers:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._token = None if service.settings.token is None else digest(service.settings.token.encode())
+        self._token = None if service.settings.token is None else service.settings.token.encode()
         self._live, self._docs = live_page(), docs_page()
 
     def guarded(self, endpoint: Endpoint, handler: Handler) -> Handler:
-        """A handler that checks the token, and turns whatever goes wrong into an answer."""
+        """Return a handler that checks the token, and turns whatever goes wrong into an answer."""
 
         async def answer(request: Request) -> Response:
             started = time.perf_counter()
@@ -90,8 +89,6 @@ class Handlers:
                 LOG.exception("%s failed", endpoint.path)
                 self.service.watch.refused("internal")
                 response = plain({"error": "internal error"}, 500)
-            if self.service.stopping:  # so that no further request is sent where nobody will read it
-                response.headers["connection"] = "close"
             ms = 1e3 * (time.perf_counter() - started)
             asyncio.get_running_loop().call_soon(self._note, endpoint, response.status_code, ms)
             return response
@@ -105,8 +102,8 @@ class Handlers:
     def check_token(self, request: Request) -> None:
         if self._token is None:
             return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(digest(given.strip().encode("utf-8", "replace")), self._token)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self._token)
         if not same or scheme.lower() != "bearer":
             reason = "the token is missing or wrong: send it as Authorization: Bearer TOKEN"
             raise Refusal(401, reason, "token")
@@ -134,7 +131,7 @@ class Handlers:
     async def _answer(self, request: Request, task: Task) -> Answer:
         """Return the answer to a request; what cannot be answered in time is refused before its body is read."""
         service = self.service
-        service.check_open()
+        service.check_ready()
         service.check_task(task)
         width, latency = asked_width(request), number(request, "latency_ms")
         if width is not None and latency is not None:
@@ -163,7 +160,7 @@ class Handlers:
         return plain({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
-        self.service.check_open()
+        self.service.check_ready()
         return plain({"status": "ready"})
 
     async def openapi(self, _: Request) -> Response:
@@ -177,7 +174,7 @@ class Handlers:
 
 
 def shared(answer: Answer) -> dict[str, Any]:
-    """What every answer says."""
+    """Return what every answer says."""
     times = {"waited_ms": round(answer.waited_ms, 3), "took_ms": round(answer.took_ms, 3)}
     return {"model": answer.model.identity, "width": answer.width} | times
 
@@ -190,7 +187,7 @@ def plain(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 
 def number(request: Request, name: str) -> float | None:
-    """A positive number in the address."""
+    """Return a positive number in the address."""
     text = parameter(request, name)
     if text is None:
         return None
@@ -201,7 +198,7 @@ def number(request: Request, name: str) -> float | None:
 
 
 def asked_width(request: Request) -> Width | None:
-    """A width in the address: 0.5, 0.5x, or the name of a sub-network."""
+    """Return a width in the address: 0.5, 0.5x, or the name of a sub-network."""
     text = parameter(request, "width")
     if text is None:
         return None
@@ -209,7 +206,7 @@ def asked_width(request: Request) -> Width | None:
         width = Width(text.removesuffix("x"))
     except UserError:
         raise Refusal(400, "this is not a width") from None
-    if not all(0 < one < math.inf for one in width.widths):
+    if not all(0 < part < math.inf for part in width.widths):
         raise Refusal(400, "a width must be above 0")
     return width
 
@@ -219,7 +216,3 @@ def parameter(request: Request, name: str) -> str | None:
     if len(values) > 1:
         raise Refusal(400, f"{name} must be given once")
     return values[0] if values else None
-
-
-def digest(text: bytes) -> bytes:
-    return hashlib.sha256(text).digest()

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from us3l.data.decode import Damaged, measure
+from us3l.data.decode import Damaged, declared_pixels
 from us3l.serving.refusals import Refusal
 from us3l.serving.settings import ServiceSettings
 
@@ -46,7 +46,7 @@ class Bodies:
 
     @contextmanager
     def holding(self) -> Iterator[list[int]]:
-        """Counts what one request holds: a list of sizes, to add to."""
+        """Count what one request holds, in a list of sizes to add to."""
         sizes: list[int] = []
         try:
             yield sizes
@@ -87,18 +87,15 @@ class Bodies:
         chunks: list[bytes] = []
         try:
             async with asyncio.timeout(self.settings.body_seconds):
-                more = True
-                while more:
-                    message = await request.receive()
-                    if message["type"] == "http.disconnect":
-                        raise Refusal(400, "the request was not sent to its end", "cut")
-                    chunks.append(message.get("body", b""))
-                    self._count(len(chunks[-1]), sizes)
-                    more = message.get("more_body", False)
+                async for chunk in request.stream():
+                    chunks.append(chunk)
+                    self._count(len(chunk), sizes)
+        except ClientDisconnect:
+            raise Refusal(400, "the request was not sent to its end", "cut") from None
         except TimeoutError:
             reason = f"the request did not arrive within {self.settings.body_seconds:g} s"
             raise Refusal(408, reason, "slow", close=True) from None
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return b"".join(chunks)
 
     def _count(self, size: int, sizes: list[int]) -> None:
         if self.held + size > 1e6 * self.settings.max_buffered_mb:
@@ -122,10 +119,10 @@ def measured(contents: list[bytes]) -> list[ReceivedImage]:
     images = []
     for content in contents:
         try:
-            height, width = measure(content)
+            pixels = declared_pixels(content)
         except Damaged:  # decoding says what is wrong with it
-            height = width = 0
-        images.append(ReceivedImage(content, height * width / 1e6))
+            pixels = 0
+        images.append(ReceivedImage(content, pixels / 1e6))
     return images
 
 

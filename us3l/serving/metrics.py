@@ -30,7 +30,7 @@ class Span:
     refused: int = 0
 
     def p95_ms(self) -> float | None:
-        """As exact as the steps in which latencies are counted."""
+        """Return the 95th percentile, as exact as the steps in which latencies are counted."""
         wanted = math.ceil(0.95 * self.latencies.total())
         for step in sorted(self.latencies):
             wanted -= self.latencies[step]
@@ -54,8 +54,6 @@ class ServiceWatch:
         self.registry = CollectorRegistry()
         self._width, self._clock = width, clock
         self._spans: deque[Span] = deque(maxlen=POINTS)
-        self._replies: dict[tuple[str, int], Counter] = {}  # to look a label up takes longer than to count
-        self._results: dict[tuple[str, Width], tuple[Histogram, Counter]] = {}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"us3l_{name}", text, labels, registry=self.registry)
@@ -79,25 +77,17 @@ class ServiceWatch:
         ProcessCollector(registry=self.registry)
 
     def replied(self, path: str, status: int) -> None:
-        """A request got an answer of any kind."""
-        counter = self._replies.get((path, status))
-        if counter is None:
-            counter = self._replies[path, status] = self.requests.labels(path, str(status))
-        counter.inc()
+        """Count a request that got an answer of any kind."""
+        self.requests.labels(path, str(status)).inc()
 
     def answered(self, path: str, width: Width, images: int, seconds: float) -> None:
-        """A request got its result."""
-        known = self._results.get((path, width))
-        if known is None:
-            labels = path, f"{width:g}"
-            known = self._results[path, width] = self.latency.labels(*labels), self.images.labels(*labels)
-        latency, counter = known
-        latency.observe(seconds)
-        counter.inc(images)
+        """Count a request that got its result."""
+        self.latency.labels(path, f"{width:g}").observe(seconds)
+        self.images.labels(path, f"{width:g}").inc(images)
         self._span().latencies[round(FINE * math.log(max(1e3 * seconds / images, 1e-3)))] += 1
 
     def refused(self, cause: str) -> None:
-        """A request got none."""
+        """Count a request that got no result."""
         self.refusals.labels(cause).inc()
         self._span().refused += 1
 
@@ -109,7 +99,7 @@ class ServiceWatch:
         return self._spans[-1]
 
     def recent(self) -> dict[str, Any]:
-        """The last minutes, a row for every few seconds in which something happened."""
+        """Return the last minutes, a row for every few seconds in which something happened."""
         now = int(self._clock() / EVERY)
         return {
             "every_seconds": EVERY,
@@ -128,5 +118,5 @@ class ServiceWatch:
         }
 
     def text(self) -> bytes:
-        """As Prometheus reads it."""
+        """Return all metrics as Prometheus reads them."""
         return generate_latest(self.registry)

@@ -15,12 +15,13 @@ from PIL import Image as Pillow
 from us3l.collection.shared_space import SpaceName, shared_maps
 from us3l.data.decode import Damaged
 from us3l.deploy.timing import percentile, take_turns
-from us3l.run.bundles import MANIFEST
+from us3l.run.bundles import MANIFEST, read_bundle
 from us3l.runtime.adaptive import Controller
 from us3l.runtime.backends import Backend, Forward, run_onnx
 from us3l.runtime.networks import Files, Shared, Task
-from us3l.runtime.runtime import MEASURED, Runtime, spread
+from us3l.runtime.runtime import MEASURED, Runtime, bundle_folder, spread
 from us3l.serving.settings import ServiceSettings
+from us3l.system.devices import usable_cores
 from us3l.system.errors import UserError
 from us3l.system.files import checksum
 from us3l.width import Width
@@ -77,40 +78,39 @@ class ServedModel:
                 self.width(settings.width, task)
         self.latencies: dict[Task, dict[Width, float]] = {}
         self.controllers: dict[Task, Controller] = {}
-        self._idle_ms: dict[tuple[Task, Width], float] = {}
         self._sizes: dict[tuple[Task, Width], list[int]] = {}
         self._runs: dict[tuple[Task, Width], Forward] = {}
         self._lock, self._computing = threading.Lock(), threading.Lock()
 
     def _usable(self, task: Task) -> list[Width]:
-        """The widths that can be asked for: calibrated, and mapped into the shared space if that is wanted."""
+        """Return the widths that can be asked for: calibrated, and mapped into the shared space if that is wanted."""
         networks = self.runtime.networks
-        found = networks.widths(task)
+        widths = networks.widths(task)
         if not isinstance(networks, Shared):
-            return found
+            return widths
         if task == "features" and self.runtime.space == "shared":
             mapped = shared_maps(networks.run_folder, networks.net) if networks.run_folder else {}
-            found = [width for width in found if width in mapped] or [networks.net.widths[-1]]
-            networks.map(found[-1])  # says what to do if there is none
-        return [width for width in found if networks.net.calibrated(width)]
+            widths = [width for width in widths if width in mapped] or [networks.net.widths[-1]]
+            networks.map(widths[-1])  # says what to do if there is none
+        return [width for width in widths if networks.net.calibrated(width)]
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes; none if it has no classifier."""
+        """Return the names of the classes; none if it has no classifier."""
         return self.runtime.classes or []
 
     def width(self, wanted: Width, task: Task) -> Width:
-        """The name of a width that a request asks for, or an error that lists those there are."""
-        networks, known = self.runtime.networks, self.widths[task]
-        found = wanted
-        if isinstance(networks, Shared) and known[0] <= wanted <= known[-1]:
-            found = networks.net.canonical(wanted)
-            if not found.plain and task == "features" and self.runtime.space == "own":
-                known = [*known, found] if networks.net.calibrated(found) else known
-        if found in known:
-            return found
-        shown = ", ".join(f"{width:g}" for width in spread(known, MEASURED))
-        more = f" and {len(known) - MEASURED} between them" if len(known) > MEASURED else ""
+        """Return the name of a width that a request asks for, or raise an error that lists those there are."""
+        networks, usable = self.runtime.networks, self.widths[task]
+        width = wanted
+        if isinstance(networks, Shared) and usable[0] <= wanted <= usable[-1]:
+            width = networks.net.canonical(wanted)
+            if not width.plain and task == "features" and self.runtime.space == "own":
+                usable = [*usable, width] if networks.net.calibrated(width) else usable
+        if width in usable:
+            return width
+        shown = ", ".join(f"{width:g}" for width in spread(usable, MEASURED))
+        more = f" and {len(usable) - MEASURED} between them" if len(usable) > MEASURED else ""
         raise UserError(f"there is no width {wanted:g} for {task}: choose from {shown}{more}")
 
     def prepare(self, previous: ServedModel | None = None) -> None:
@@ -120,8 +120,8 @@ class ServedModel:
             previous: The model that this one takes over from: it begins at that one's width.
         """
         image = sample(self.runtime.networks.preprocessing.resize)
-        for task, known in self.widths.items():
-            widths = spread(known, MEASURED)
+        for task, usable in self.widths.items():
+            widths = spread(usable, MEASURED)
             for width in widths:
                 self._sizes[task, width] = self._exact_sizes(task, width)
             jobs: dict[Width, Callable[[], object]] = {
@@ -130,15 +130,16 @@ class ServedModel:
             }
             times = take_turns(jobs, TURNS)
             self.latencies[task] = {width: percentile(ms, 50) for width, ms in times.items()}
-            self._idle_ms.clear()
             controller = Controller(self.latencies[task], self.settings.target_ms)
             if previous and task in previous.controllers:
                 controller.width = max([w for w in widths if w <= previous.controllers[task].width], default=widths[0])
             self.controllers[task] = controller
 
     def _exact_sizes(self, task: Task, width: Width) -> list[int]:
-        """How many images give in one call, to the bit, what they give one by one: which kernels run is decided by
-        the shapes, not by the values, so that a few images tell."""
+        """Return how many images give in one call, to the bit, what they give one by one.
+
+        Which kernels run is decided by the shapes, not by the values, so that a few images tell.
+        """
         size, most = self.runtime.networks.preprocessing.size, self.settings.batch_size
         images = np.random.default_rng(0).standard_normal((most, 3, size, size), np.float32)
         run = self._run(task, width)
@@ -147,11 +148,11 @@ class ServedModel:
         return [1, *(n for n in sizes if np.array_equal(run(images[:n]), alone[:n]))]
 
     def _run(self, task: Task, width: Width) -> Forward:
-        found = self._runs.get((task, width))
-        if found is None:
+        run = self._runs.get((task, width))
+        if run is None:
             with self._lock:
-                found = self._runs[task, width] = self._runs.get((task, width)) or self._open(task, width)
-        return found
+                run = self._runs[task, width] = self._runs.get((task, width)) or self._open(task, width)
+        return run
 
     def _open(self, task: Task, width: Width) -> Forward:
         networks, threads = self.runtime.networks, self.runtime.threads
@@ -172,30 +173,26 @@ class ServedModel:
         return run_alone
 
     def automatic_width(self, task: Task) -> Width:
-        """That of requests which name none, at this moment."""
+        """Return the width of requests that name none, at this moment."""
         if self.settings.width is not None:
             return self.width(self.settings.width, task)
         return self.controllers[task].width if task in self.controllers else self.widths[task][-1]
 
     def narrowest(self, task: Task) -> Width:
-        """The least that requests which name no width may get."""
+        """Return the least width that requests which name none may get."""
         return self.automatic_width(task) if self.settings.width is not None else min(self.latencies[task])
 
     def idle_ms(self, task: Task, width: Width) -> float:
-        """What an image takes on the idle machine: measured at that width or at the next that was."""
-        known = self._idle_ms.get((task, width))
-        if known is None:
-            times = self.latencies[task]
-            known = times[min([measured for measured in times if measured >= width], default=max(times))]
-            self._idle_ms[task, width] = known
-        return known
+        """Return what an image takes on the idle machine: measured at that width or at the next that was."""
+        times = self.latencies[task]
+        return times[min([measured for measured in times if measured >= width], default=max(times))]
 
     def together(self, task: Task, width: Width) -> int:
-        """How many images `compute` gives to the network at once."""
+        """Return how many images `compute` gives to the network at once."""
         return self._sizes.get((task, width), [1])[-1]
 
     def read(self, image: bytes, place: str = "image 0") -> np.ndarray:
-        """An image's pixels, as `Runtime` reads them, 3 x H x W; a `UserError` says what is wrong with it."""
+        """Return an image's pixels, as `Runtime` reads them, 3 x H x W; a `UserError` says what is wrong with it."""
         try:
             pixels = self.runtime.networks.preprocessing.decode(image, self._most_pixels)
         except Damaged as error:
@@ -203,7 +200,7 @@ class ServedModel:
         return pixels.transpose(2, 0, 1)
 
     def compute(self, pixels: Sequence[np.ndarray], task: Task, width: Width) -> np.ndarray:
-        """Features or logits of some images, one row each.
+        """Return features or logits of some images, one row each.
 
         Args:
             pixels: From `read`.
@@ -226,7 +223,7 @@ class ServedModel:
             del controller.decisions[:-KEPT]
 
     def about(self) -> dict[str, Any]:
-        """What clients may know of it."""
+        """Return what clients may know of it."""
         networks = self.runtime.networks
         return {
             "model": self.identity,
@@ -248,8 +245,20 @@ class ServedModel:
         }
 
 
+def usual_threads(place: Path, backend: str) -> int:
+    """Return how many processors compute an image together by default.
+
+    Several threads of ONNX Runtime shorten the wait of a lone client, and cost nothing when there are many.
+    """
+    folder = bundle_folder(place, backend)
+    if folder is None or backend in ("torch", "openvino"):
+        return 1
+    formats = {entry.format for entry in read_bundle(folder).entries}
+    return usable_cores() if backend == "onnx" or "openvino" not in formats else 1
+
+
 def sample(side: int) -> bytes:
-    """A JPEG to time the reading of images with."""
+    """Return a JPEG to time the reading of images with."""
     coarse = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     file = io.BytesIO()
     Pillow.fromarray(coarse).resize((side, side), Pillow.Resampling.BICUBIC).save(file, "JPEG", quality=90)

@@ -29,30 +29,32 @@ class Page:
 
 
 def live_page() -> Page:
-    """Where people drop images, choose widths, and watch the last minutes."""
-    script = part("draw.js") + own("live.js")
+    """Return the page where people drop images, choose widths, and watch the last minutes."""
+    script = part("draw.js") + resource_text("live.js")
     policy = f"script-src 'sha256-{script_digest(script)}'; connect-src 'self'; img-src blob: data:"
-    return made("us3l serve", own("live.html"), script, policy)
+    return page("us3l serve", resource_text("live.html"), script, policy)
 
 
 def docs_page() -> Page:
-    """The description of all endpoints; it needs no script."""
+    """Return the description of all endpoints; it needs no script."""
     heading = '<header><h1>us3l serve</h1><nav><ul><li><a href="/">Try it</a></li>'
     links = '<li><a href="/openapi.json">openapi.json</a></li></ul></nav></header>'
-    return made(
+    return page(
         "us3l serve: the interface", f"{heading}{links}<main class=docs>{description()}</main>", "", "img-src data:"
     )
 
 
-def made(title: str, body: str, script: str, policy: str) -> Page:
-    html = Template(own("frame.html")).substitute(
-        title=title, style=style() + own("live.css"), body=body, script=f"<script>{script}</script>" if script else ""
-    )
+def page(title: str, body: str, script: str, policy: str) -> Page:
+    """Return a page that may do no more than a policy says."""
+    element = f"<script>{script}</script>" if script else ""
+    look = style() + resource_text("live.css")
+    html = Template(resource_text("frame.html")).substitute(title=title, style=look, body=body, script=element)
     forbidden = (
         "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     )
     return Page(html, f"{forbidden}; {policy}")
 
 
-def own(name: str) -> str:
+def resource_text(name: str) -> str:
+    """Return a file of this package."""
     return files("us3l.serving").joinpath(name).read_text(encoding="utf-8")

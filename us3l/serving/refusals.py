@@ -24,12 +24,12 @@ class Refusal(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """`Retry-After` is in whole seconds.
+        """Return the headers of the answer; `Retry-After` is in whole seconds.
 
         >>> Refusal(503, "busy", wait_ms=1200).headers
         {'retry-after': '2'}
         """
-        found = {} if self.wait_ms is None else {"retry-after": str(max(1, math.ceil(self.wait_ms / 1000)))}
+        headers = {} if self.wait_ms is None else {"retry-after": str(max(1, math.ceil(self.wait_ms / 1000)))}
         if self.status == 401:
-            found["www-authenticate"] = "Bearer"
-        return found | ({"connection": "close"} if self.close else {})
+            headers["www-authenticate"] = "Bearer"
+        return headers | ({"connection": "close"} if self.close else {})

@@ -59,7 +59,7 @@ class QueuedRequest:
 
     @property
     def undecoded_ms(self) -> float:
-        """What decoding the images takes whose turn has not come."""
+        """Return what decoding the images takes whose turn has not come."""
         return sum(self.decode_ms[self.taken :])
 
     @property
@@ -83,7 +83,7 @@ class ImageBatch:
 
     @property
     def idle_ms(self) -> float:
-        """What it takes on the idle machine."""
+        """Return what it takes on the idle machine."""
         decoding = sum(job.decode_ms[number] for job, number in self.items)
         return decoding + len(self.items) * self.model.idle_ms(self.task, self.width)
 
@@ -115,7 +115,7 @@ class Scheduler:
         """Requests that are being received: worth waiting for."""
         self._batched = batched
         self._jobs: deque[QueuedRequest] = deque()
-        self._images = 0  # that wait; and of these, by what is known of their width:
+        self._images = 0  # that wait; and of these, by how they got their width:
         self._automatic: Counter[tuple[ServedModel, Task]] = Counter()
         self._named_ms = self._decode_ms = 0.0  # on the idle machine
         self._running: list[ImageBatch] = []
@@ -137,11 +137,11 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether a job that comes now would be computed at once."""
+        """Return whether a job that comes now would be computed at once."""
         return not self._jobs and len(self._running) < self.workers
 
     def wait_ms(self, narrow: bool = False) -> float:
-        """How long a job that comes now would wait for its turn, about.
+        """Return how long a job that comes now would wait for its turn, about.
 
         Args:
             narrow: If those that leave their width to the service were computed at the narrowest.
@@ -170,7 +170,7 @@ class Scheduler:
             self._named_ms += images * job.model.idle_ms(job.task, job.width)
 
     def own_ms(self, model: ServedModel, task: Task, width: Width, images: int, decode_ms: float = 0.0) -> float:
-        """How long so large a request itself takes, about; several threads share its images."""
+        """Return how long so large a request itself takes, about; several threads share its images."""
         computing = model.idle_ms(task, width) * math.ceil(images / self.workers)
         return self.slowdown * (computing + decode_ms / self.workers)
 
@@ -184,9 +184,9 @@ class Scheduler:
                 reason = f"the queue is full: it has room for {self.capacity} images"
                 raise Refusal(429, reason, "queue", wait_ms=self._wait_ms(narrow=False))
             width = job.model.narrowest(job.task) if job.width is None else job.width
-            own = self.own_ms(job.model, job.task, width, len(job.images), job.undecoded_ms)
-            if wait and wait + own > job.limit_ms:
-                reason = f"the service is busy: this would take about {wait + own:.0f} ms, not {job.limit_ms:.0f} ms"
+            expected = wait + self.own_ms(job.model, job.task, width, len(job.images), job.undecoded_ms)
+            if wait and expected > job.limit_ms:
+                reason = f"the service is busy: this would take about {expected:.0f} ms, not {job.limit_ms:.0f} ms"
                 raise Refusal(503, reason, "deadline", wait_ms=wait)
             self._jobs.append(job)
             self._count(job, +1)
@@ -229,7 +229,7 @@ class Scheduler:
         return done
 
     def _take(self) -> ImageBatch | None:
-        """The images whose turn it is; None at the end."""
+        """Return the images whose turn it is; None at the end."""
         with self._changed:
             gathered = False
             while True:
@@ -261,7 +261,7 @@ class Scheduler:
             return batch
 
     def _drop_late(self) -> None:
-        """Jobs that are late before they began, or that failed already, are not computed."""
+        """Drop jobs that are late before they began, or that failed already."""
         now = time.perf_counter()
         for job in list(self._jobs):
             if job.refusal is None and job.started is None and now > job.deadline:
@@ -295,7 +295,7 @@ class Scheduler:
 
     @property
     def _batch_ms(self) -> float:
-        """How long a batch may take: longer if all requests that wait have several images."""
+        """Return how long a batch may take: longer if all requests that wait have several images."""
         return self.batch_ms * min(len(job.images) for job in self._jobs)
 
     def _is_full(self, batch: ImageBatch) -> bool:
@@ -321,7 +321,7 @@ class Scheduler:
         return done
 
     def _read(self, batch: ImageBatch) -> tuple[list[tuple[QueuedRequest, int]], list[np.ndarray]]:
-        """What of a batch can be read; the rest is refused."""
+        """Return what of a batch can be read; the rest is refused."""
         readable, pixels = [], []
         for job, number in batch.items:
             if job.refusal is not None:
@@ -341,5 +341,5 @@ class Scheduler:
         job.finished(job)
 
     def abandon(self, job: QueuedRequest) -> None:
-        """Nobody waits for it any longer."""
+        """Give up a job for which nobody waits any longer."""
         self._refuse(job, Refusal(503, "the service took too long", "late", wait_ms=1000))

@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 
 from us3l.serving.application import application
-from us3l.serving.connections import ConnectionGuard, OncePerMinute
+from us3l.serving.limits import ConnectionGuard, OncePerMinute
 from us3l.serving.service import Service
 from us3l.system.errors import Caution, UserError
 
@@ -50,6 +50,7 @@ class Listening:
 
     def __init__(self, service: Service, host: str = "127.0.0.1", port: int = 8000) -> None:
         self.service = service
+        self._reloading: asyncio.Task[bool] | None = None
         self.socket = listen(host, port)
         if not is_loopback(host) and service.settings.token is None:
             text = (
@@ -73,32 +74,32 @@ class Listening:
         """Prepare the model, and serve until `stop`, SIGINT or SIGTERM; SIGHUP loads the model again.
 
         Args:
-            ready: Called, in another thread, when requests are taken.
+            ready: Called when requests are taken.
         """
         asyncio.run(self._run(ready))
 
     async def _run(self, ready: Callable[[], None] | None) -> None:
-        trouble: list[BaseException] = []
-
-        def prepare() -> None:
-            try:
-                self.service.prepare()
-                if ready:
-                    ready()
-            except BaseException as error:  # raised when the server has stopped
-                trouble.append(error)
-                self.stop()
-
-        self._receive_signals()
-        preparing = threading.Thread(target=prepare, name="us3l-serving-prepare", daemon=True)
-        preparing.start()
-        with quiet_logs(asyncio.get_running_loop()):
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(signal.SIGHUP, self.reload)
+        preparing = asyncio.create_task(self._prepare(ready))
+        with quiet_logs(loop):
             guard = asyncio.create_task(self._guard().watch())
             await self.server.serve([self.socket])
             guard.cancel()
         await asyncio.to_thread(self.service.stop)
-        if trouble:
-            raise trouble[0]
+        await preparing
+
+    async def _prepare(self, ready: Callable[[], None] | None) -> None:
+        try:
+            await asyncio.to_thread(self.service.prepare)
+            if ready:
+                ready()
+        except BaseException:  # raised when the server has stopped
+            self.stop()
+            raise
 
     def _guard(self) -> ConnectionGuard:
         settings = self.service.settings
@@ -106,25 +107,15 @@ class Listening:
         per_address = min(settings.max_connections_per_address, most)
         return ConnectionGuard(self.server.server_state.connections, most, per_address, settings.send_seconds)
 
-    def _receive_signals(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self.reload)
-
     def stop(self) -> None:
         """Take no more requests, and end when those that were accepted are answered; asked twice, end at once."""
-        if self.service.stopping:
-            self.server.force_exit = True
-        self.service.stopping = True
+        self.server.force_exit = self.server.should_exit
         self.server.should_exit = True
 
     def reload(self) -> None:
         """Load the model again while requests go on, unless that is under way already."""
-        if self.service.ready and not any(thread.name == "us3l-serving-reload" for thread in threading.enumerate()):
-            threading.Thread(target=self.service.reload, name="us3l-serving-reload", daemon=True).start()
+        if self.service.ready and (self._reloading is None or self._reloading.done()):
+            self._reloading = asyncio.create_task(asyncio.to_thread(self.service.reload))
 
 
 @contextmanager
@@ -135,7 +126,7 @@ def quiet_logs(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     for logger in loggers:
         logger.addFilter(once)
     loop.set_exception_handler(
-        lambda _, context: LOG.error("%s: %s", context["message"], context.get("exception") or "no more is known")
+        lambda _, context: LOG.error("%s: %s", context["message"], context.get("exception") or "no details")
     )
     try:
         yield

@@ -61,7 +61,7 @@ class Service:
     def __init__(self, load: Callable[[], ServedModel], settings: ServiceSettings) -> None:
         self.settings, self._load = settings, load
         self.model = load()
-        self.ready = self.stopping = False
+        self.ready = False
         self.headroom = HEADROOM
         """Share of the target that a request without a width is expected to take at most, to be accepted."""
         self.bodies = Bodies(settings)
@@ -116,22 +116,16 @@ class Service:
         ahead = scheduler.receiving  # which are not in the queue yet
         if width is not None or latency_ms is not None or (scheduler.idle and not ahead):
             return
-        own = scheduler.own_ms(model, task, model.narrowest(task), 1)
-        wait = scheduler.wait_ms(narrow=True) + ahead * own / scheduler.workers
+        computing = scheduler.own_ms(model, task, model.narrowest(task), 1)
+        wait = scheduler.wait_ms(narrow=True) + ahead * computing / scheduler.workers
         images = 1 if one_image else self.settings.max_images
-        if wait + own <= images * self.headroom * self.settings.target_ms:
+        if wait + computing <= images * self.headroom * self.settings.target_ms:
             return
         if one_image:
             automatic = model.automatic_width(task)
             expected = scheduler.wait_ms() + scheduler.own_ms(model, task, automatic, 1)
             model.observe(task, automatic, expected, time.perf_counter() - self._started)
         raise Refusal(503, "the service is busy", "busy", wait_ms=wait)
-
-    def check_open(self) -> None:
-        """Raise a `Refusal` while nothing can be accepted."""
-        if self.stopping:
-            raise Refusal(503, "the service is stopping", "stopping", wait_ms=1000)
-        self.check_ready()
 
     def check_ready(self) -> None:
         """Raise a `Refusal` until the model is prepared."""
@@ -222,10 +216,10 @@ class Service:
 
     def _width_within(self, model: ServedModel, latency_ms: float, task: Task, images: int) -> Width:
         wait = self.scheduler.wait_ms()
-        own = {width: self.scheduler.own_ms(model, task, width, images) for width in model.latencies[task]}
-        if fitting := [width for width, ms in own.items() if wait + ms <= latency_ms]:
+        computing = {width: self.scheduler.own_ms(model, task, width, images) for width in model.latencies[task]}
+        if fitting := [width for width, ms in computing.items() if wait + ms <= latency_ms]:
             return max(fitting)
-        width, idle = min(own), min(own.values()) / self.scheduler.slowdown
+        width, idle = min(computing), min(computing.values()) / self.scheduler.slowdown
         if idle > latency_ms:
             raise UserError(f"no width takes at most {latency_ms:g} ms here: {width:g} takes {idle:.3g} ms")
         return width
@@ -235,7 +229,7 @@ class Service:
         return self.scheduler.wait_ms() + self.scheduler.own_ms(job.model, job.task, width, len(job.images))
 
     def _observe(self, job: QueuedRequest, latency_ms: float) -> None:
-        """The controller sees what requests take, and what those that were refused would have taken."""
+        """Let the controller see what requests take, and what those that were refused would have taken."""
         width = job.model.automatic_width(job.task) if job.width is None else job.width
         job.model.observe(job.task, width, latency_ms / len(job.images), time.perf_counter() - self._started)
 
@@ -258,7 +252,6 @@ class Service:
 
     def stop(self) -> None:
         """Answer what was accepted, and end the threads."""
-        self.stopping = True
         self.scheduler.stop()
 
 

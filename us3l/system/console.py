@@ -35,5 +35,5 @@ class Console(rich.console.Console):
         return super().render_str(printable(text), **options)
 
     def say(self, text: str, style: str | None = None) -> None:
-        """A line that is as long as it is, so that paths in it can be copied."""
+        """Print a line that is as long as it is, so that paths in it can be copied."""
         self.print(text, style=style, soft_wrap=True)

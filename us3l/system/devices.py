@@ -1,8 +1,10 @@
-"""Where to compute; without torch until it is asked, so that command lines can name the choices."""
+"""Where to compute; without torch until a function needs it, so that command lines can name the choices."""
 
 from __future__ import annotations
 
+import ctypes
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +21,12 @@ Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 AskedPrecision = Literal["auto", Precision]
 BF16, TENSOR_CORES = (8, 0), (7, 0)
 """CUDA capabilities from which on a GPU computes in bfloat16, and in float16 at several times its speed."""
+TRIM_THRESHOLD, MMAP_MAX = -1, -4
+"""Names of settings in malloc.h."""
 
 
 def choose_device(asked: Device = "auto") -> torch.device:
-    """The device that was asked for, or the best there is.
+    """Return the device that was asked for, or the best there is.
 
     Args:
         asked: "auto" is a CUDA device, else Apple's MPS, else the CPU.
@@ -42,7 +46,7 @@ def choose_device(asked: Device = "auto") -> torch.device:
 
 
 def precision_for(kind: str, capability: tuple[int, int] | None = None) -> Precision:
-    """The arithmetic that suits a device for training.
+    """Return the arithmetic that suits a device for training.
 
     16 bits pay on GPUs that have units for them: bfloat16 where there is a choice, since float16 needs scaled
     gradients. CPUs and MPS stay at 32 bits: few CPUs compute in bfloat16, and on MPS nobody has tried it.
@@ -62,7 +66,7 @@ def precision_for(kind: str, capability: tuple[int, int] | None = None) -> Preci
 
 
 def precision_here(asked: Device = "auto") -> Precision:
-    """What `precision_for` says of the device of this machine that would be chosen; of a missing one, 32 bits.
+    """Return what suits the device that would be chosen on this machine; 32 bits if it is missing.
 
     Args:
         asked: As for `choose_device`.
@@ -78,7 +82,7 @@ def precision_here(asked: Device = "auto") -> Precision:
 
 
 def for_doubles(device: torch.device) -> torch.device:
-    """The device itself, or the CPU instead of MPS, which has no double precision."""
+    """Return the device itself, or the CPU instead of MPS, which has no double precision."""
     import torch
 
     return torch.device("cpu") if device.type == "mps" else device
@@ -100,7 +104,7 @@ def available_memory() -> int:
 
 
 def processor_name() -> str:
-    """What the processor calls itself."""
+    """Return what the processor calls itself."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -111,10 +115,21 @@ def processor_name() -> str:
 
 @contextmanager
 def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """A module on another device for a while."""
+    """Keep a module on another device for a while."""
     home = next(module.parameters()).device
     module.to(device)
     try:
         yield
     finally:
         module.to(home)
+
+
+def keep_freed_memory() -> None:
+    """Keep the memory of freed tensors for the next ones, instead of asking the system for fresh pages each time.
+
+    It speeds up small tensor operations, of which views are made, by up to several times. Only with the C library of
+    most Linux systems; elsewhere nothing happens.
+    """
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
+        mallopt(MMAP_MAX, 0)
+        mallopt(TRIM_THRESHOLD, 2**31 - 1)

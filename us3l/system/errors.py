@@ -16,12 +16,12 @@ class Caution(UserWarning):
     """Something about the input should be known, but is not wrong. The command line prints the message as one line."""
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, words: Iterable[str]) -> str:
     """Return what to say about a word that is not one of the known ones.
 
     Args:
-        word: What was given.
-        known: All the words that would have been understood.
+        word: What was written.
+        words: All the words that would have been understood.
 
     Returns:
         A question that names those which look alike, or else all of them (the first, of very many), to choose from.
@@ -29,12 +29,12 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     >>> did_you_mean("resnet", ["resnet18", "vit_tiny"]), did_you_mean("xyz", ["resnet18", "vit_tiny"])
     ("did you mean 'resnet18'?", 'choose from resnet18, vit_tiny')
     """
-    known = list(known)
-    close = alike(word, known)
+    words = list(words)
+    close = alike(word, words)
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
-    more = f" and {len(known) - MOST} more" if len(known) > MOST else ""
-    return f"choose from {', '.join(known[:MOST])}{more}"
+    more = f" and {len(words) - MOST} more" if len(words) > MOST else ""
+    return f"choose from {', '.join(words[:MOST])}{more}"
 
 
 def brief(error: BaseException) -> str:
@@ -47,8 +47,8 @@ def brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]:.200}" if lines else type(error).__name__
 
 
-def alike(word: object, known: Iterable[str]) -> list[str]:
+def alike(word: object, words: Iterable[str]) -> list[str]:
     """Return up to three of the known words that look like a word, the nearest first."""
     from difflib import get_close_matches
 
-    return get_close_matches(str(word), list(known))
+    return get_close_matches(str(word), list(words))

@@ -25,7 +25,7 @@ LONGEST_LINE = 2**20
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; on success it is flushed to the disk and takes the place of `path`.
+    """Give a temporary path to write to; on success it is flushed to the disk and takes the place of `path`.
 
     Neither path is followed if it is a link. An error of the disk names `path`.
     """
@@ -74,7 +74,7 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> BinaryIO:
-    """The open lock of a folder; closing it lets go."""
+    """Return the open lock of a folder; closing it lets go."""
     import fcntl
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,17 +116,17 @@ def append_lines(path: Path, lines: list[str]) -> None:
 
 
 def expanded(path: str | Path) -> Path:
-    """The path with the home folder in the place of `~`, if there is one."""
+    """Return the path with the home folder in the place of `~`, if there is one."""
     return Path(os.path.expanduser(path))
 
 
 def is_inside(folder: Path, path: Path) -> bool:
-    """Whether a path stays in a folder, wherever links lead; one that leads to itself stays."""
+    """Return whether a path stays in a folder, wherever links lead; one that leads to itself stays."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def check_inside(folder: Path, path: Path) -> Path:
-    """The path, unless links lead it out of the folder."""
+    """Return the path, unless links lead it out of the folder."""
     if not is_inside(folder, path):
         raise UserError(f"{path} leads out of {folder}: put the folder or file itself there, not a link")
     return path
@@ -165,7 +165,7 @@ def as_plain(value: Any) -> Any:
 
 
 def check_regular(path: Path) -> Path:
-    """The path, if it is a regular file: reading from a pipe or a device might never end."""
+    """Return the path, if it is a regular file: reading from a pipe or a device might never end."""
     try:
         regular = stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError) as error:
@@ -184,7 +184,7 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path, limit: int = LARGEST_TEXT) -> bytes:
-    """All of a file that is expected to be small; a larger one, or anything but a file, is a `UserError`."""
+    """Return all of a file that should be small; a larger one, or anything but a file, is a `UserError`."""
     try:
         with open_regular(path) as file:
             content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)  # reading takes the memory asked for
@@ -196,7 +196,7 @@ def read_bytes(path: Path, limit: int = LARGEST_TEXT) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text of any length, with their ends; what is not UTF-8 is replaced by a mark."""
+    """Yield the lines of a text of any length, with their ends; a mark replaces what is not UTF-8."""
     with open_regular(path) as file:
         while line := file.readline(LONGEST_LINE + 1):
             if len(line) > LONGEST_LINE:
@@ -205,13 +205,13 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value in JSON text; whatever is wrong with it, also that it is nested too deeply, is a `ValueError`."""
+    """Return the value in JSON text; whatever is wrong, also nesting that is too deep, is a `ValueError`."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -219,7 +219,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def finite(value: Any) -> TypeGuard[float]:
-    """Whether a value from a file is a number that arithmetic can be done with.
+    """Return whether a value from a file is a number that arithmetic can be done with.
 
     >>> finite(0.5), finite(3), finite(True), finite(float("nan")), finite(10**400), finite("1")
     (True, True, False, False, False, False)
@@ -228,7 +228,7 @@ def finite(value: Any) -> TypeGuard[float]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+    """Return the object in a JSON file."""
     content = read_bytes(path)
     try:
         value = parse_json(content)
@@ -240,7 +240,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def unused_path(path: Path) -> Path:
-    """The path itself, or the first of path-2, path-3, ... that does not exist."""
+    """Return the path itself, or the first of path-2, path-3, ... that does not exist."""
     number, free = 2, path
     while free.exists():
         free, number = path.with_name(f"{path.name}-{number}"), number + 1

@@ -84,26 +84,26 @@ class Screen:
         return Counting(self.console, what, total)
 
 
-def progress_of(told: Progress | Told | None) -> Progress:
-    """The progress that a caller asked for.
+def progress_of(asked: Progress | Told | None) -> Progress:
+    """Return the progress that a caller asked for.
 
     Args:
-        told: "silent" or None, "lines", "live" (bars where there is a terminal), or an object of your own.
+        asked: "silent" or None, "lines", "live" (bars where there is a terminal), or an object of your own.
 
     >>> progress_of(None) is progress_of("silent")
     True
     """
     from us3l.system.errors import UserError
 
-    if told is None or told == "silent":
+    if asked is None or asked == "silent":
         return SILENT
-    if told in ("lines", "live"):
+    if asked in ("lines", "live"):
         from us3l.system.console import Console
 
-        return Screen(Console(force_terminal=False if told == "lines" else None))
-    if isinstance(told, str):
-        raise UserError(f"progress={told!r} must be 'silent', 'lines', 'live', or an object with say and counting")
-    return told
+        return Screen(Console(force_terminal=False if asked == "lines" else None))
+    if isinstance(asked, str):
+        raise UserError(f"progress={asked!r} must be 'silent', 'lines', 'live', or an object with say and counting")
+    return asked
 
 
 class Counting:
@@ -161,12 +161,12 @@ class Counting:
 
 
 def redraws(console: Console) -> bool:
-    """Whether lines that were printed can be drawn again: in a terminal, unless it says that it cannot (TERM=dumb)."""
+    """Return whether printed lines can be drawn again: in a terminal, unless it says TERM=dumb."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 def clock(seconds: float) -> str:
-    """A duration for people.
+    """Return a duration for people.
 
     >>> clock(42), clock(130), clock(7300)
     ('42 s', '2 min 10 s', '2 h 1 min')

@@ -8,7 +8,7 @@ import torch
 
 
 def seed_from(*numbers: int) -> int:
-    """One seed for each tuple of numbers.
+    """Return one seed for each tuple of numbers.
 
     Args:
         numbers: What the draws depend on, such as (seed, epoch, image).
@@ -20,7 +20,7 @@ def seed_from(*numbers: int) -> int:
 
 
 def seeded(*numbers: int) -> torch.Generator:
-    """A generator of its own for each tuple of numbers.
+    """Return a generator of its own for each tuple of numbers.
 
     Args:
         numbers: What the draws depend on, such as (seed, step).

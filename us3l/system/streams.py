@@ -18,7 +18,7 @@ PLAIN = str.maketrans({"±": "+/-", "…": "...", "→": "->"})
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that a terminal would obey instead of show; line breaks and tabs stay.
+    """Return the text with everything escaped that a terminal would obey instead of show, but line breaks and tabs.
 
     File names may hold anything: escape sequences, marks that turn the direction of writing, bytes that are not text.
 
@@ -36,7 +36,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text as one line that a terminal or a log can hold.
+    """Return the text as one line that a terminal or a log can hold.
 
     >>> one_line("a name\\nwith  a line break\\x07")
     'a name with a line break\\\\x07'
@@ -85,13 +85,13 @@ class Lasting:
 
 
 def lasting(stream: Any) -> Any:
-    """The stream, guarded; None (there is none) and guarded ones stay as they are."""
+    """Return the stream, guarded; None (there is none) and guarded ones stay as they are."""
     return stream if stream is None or isinstance(stream, Lasting) else Lasting(stream)
 
 
 @contextmanager
 def lasting_display() -> Iterator[None]:
-    """For the time of a command neither a closed pipe nor a closed terminal ends it."""
+    """Let neither a closed pipe nor a closed terminal end a command."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = map(lasting, before)
     main_thread = threading.current_thread() is threading.main_thread()
