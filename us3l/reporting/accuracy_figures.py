@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator, NullLocator
 
-from us3l.reporting.palette import COLOURS, INK, RULE
-from us3l.reporting.style import checked, legend, line_style, log_ticks, new_figure, plain, save
+from us3l.reporting.page import COLOURS
+from us3l.reporting.style import INK, RULE, checked, legend, line_style, log_ticks, new_figure, plain, save
 from us3l.reporting.tables import round_count
 from us3l.run import Run
 from us3l.run.evaluations import EVALUATIONS, METRICS, EvaluationRecord, WidthResult

@@ -39,7 +39,7 @@ def methods_table(typed: Callable[[str], str] = str) -> Table:
 
 def cases_table(typed: Callable[[str], str] = str) -> Table:
     from us3l.paper.cases import COMPARISONS, TABLES, cases
-    from us3l.paper.tables import table as rows
+    from us3l.paper.cases import table as rows
 
     title = "\nCases: rows of the paper's tables, trained by the recipe's twin for CPUs, or with `scale='paper'`"
     table = Table(box=None, title=typed(title), title_justify="left")

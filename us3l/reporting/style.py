@@ -14,11 +14,13 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from us3l.reporting.palette import COLOURS, INK, RULE
+from us3l.reporting.page import COLOURS
 from us3l.system.errors import UserError
 from us3l.system.files import replacing
 from us3l.system.streams import one_line
 
+INK = "#444444"
+RULE = "#e4e4e4"
 MARKERS = "osD^vP*Xph"
 DASHES = ("-", "--", ":", "-.")
 

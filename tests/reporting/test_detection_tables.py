@@ -12,7 +12,7 @@ from us3l.detection.layouts import load
 from us3l.detection.masks import encode_mask
 from us3l.detection.scenes import Instance
 from us3l.detection.scores import score
-from us3l.reporting.detections import detections_figure, detections_table
+from us3l.reporting.detection_tables import detections_figure, detections_table
 
 
 def rectangle(box):

@@ -17,8 +17,8 @@ from us3l.detection.examples import pixels
 from us3l.detection.inference import Findings
 from us3l.detection.masks import decode_mask
 from us3l.detection.scenes import Scene
-from us3l.reporting.palette import COLOURS, INK
-from us3l.reporting.style import new_figure, save
+from us3l.reporting.page import COLOURS
+from us3l.reporting.style import INK, new_figure, save
 from us3l.run.detections import AveragePrecision, Scores
 from us3l.system.spacing import evenly_spaced
 
