@@ -44,7 +44,9 @@ def guidelines_figure(
             points = [(event.epoch, event.gauges["0.25"][gauge]) for event in events if gauge in event.gauges["0.25"]]
             if points:
                 place.plot(*zip(*points, strict=True), label=label, **look)
-        line = sorted((one.cell.width, one.mean) for one in results if one.cell.label == label and one.mean)
+        line = sorted(
+            (result.cell.width, result.mean) for result in results if result.cell.label == label and result.mean
+        )
         if line:
             number_kept = {0: "no guideline", 1: "one", 2: "two", 3: "all three"}[kept[label]]
             places[3].plot(*zip(*line, strict=True), label=f"{label} ({number_kept})", **look)

@@ -29,7 +29,7 @@ COLOURS = (
 
 
 def page(report: dict[str, Any]) -> str:
-    """The page for `{"title": ..., "runs": [...], "compared": [...]}`.
+    """Return the page for `{"title": ..., "runs": [...], "compared": [...]}`.
 
     All names in it may be hostile: the script, which is the only one that may run, sets them as text.
     """
@@ -52,15 +52,15 @@ def page(report: dict[str, Any]) -> str:
 
 
 def style() -> str:
-    """The style of every page."""
+    """Return the style of every page."""
     return Template(part("page.css")).substitute({f"c{n}": colour for n, colour in enumerate(COLOURS)})
 
 
 def script_digest(script: str) -> str:
-    """By which a page's policy names the one script that may run."""
+    """Return the digest by which a page's policy names the one script that may run."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def part(name: str) -> str:
-    """A file that pages are made of."""
+    """Return a file that pages are made of."""
     return files("us3l.reporting").joinpath(name).read_text(encoding="utf-8")

@@ -249,7 +249,7 @@ def retrieval_table(record: RetrievalRecord, metric: str) -> Table:
     return table
 
 
-def found_table(rows: Sequence[Mapping[str, Any]], most: int) -> Table:
+def matches_table(rows: Sequence[Mapping[str, Any]], most: int) -> Table:
     """Return a table with a line per image that was found, of the first queries only.
 
     Args:
