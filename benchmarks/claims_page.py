@@ -18,13 +18,14 @@ PLACES = {"claims": "docs/results.md", "main": "docs/results.md", "tuning": "doc
 
 
 def tables() -> dict[str, str]:
-    """The tables by their names."""
+    """Return the tables by their names, as Markdown."""
     plan = plan_table("claims", "small", known=FIGURES, absent_too=True)
-    return dict(zip(PLACES, claim_notes(plan.place, plan.place.collect(plan.figures)), strict=True))
+    notes = claim_notes(plan.place, plan.place.collect(plan.cells))
+    return {name: str(table) for name, table in zip(PLACES, notes, strict=True)}
 
 
 def replaced(page: str, name: str, table: str) -> str:
-    """A page with a new table between the comments that mark its place."""
+    """Return a page with a new table between the comments that mark its place."""
     start, end = f"<!-- {name} -->\n", "<!-- end -->"
     return re.sub(f"{re.escape(start)}.*?{end}", lambda _: f"{start}\n{table}\n\n{end}", page, flags=re.DOTALL)
 

@@ -11,6 +11,7 @@ from fvcore.nn import FlopCountAnalysis
 from torch import nn
 
 import us3l
+from us3l.costs import pareto
 from us3l.families import BACKBONES, FROM_TIMM
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
@@ -186,3 +187,10 @@ def test_linear_layers_and_biases():
 def test_a_batch_norm_of_one_value_is_still_refused():
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         us3l.cost(nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (1, 8)), nn.BatchNorm1d(8)), (4, 1, 1))
+
+
+def test_the_front_has_what_nothing_beats():
+    points = [(3, 5), (1, 2), (2, 5), (2, 4), (4, 5), (1, 1), (5, 9)]
+    front = {points[index] for index in pareto(points)}
+    beaten = {(c, w) for c, w in points for d, v in points if d <= c and v >= w and (d, v) != (c, w)}
+    assert front == set(points) - beaten

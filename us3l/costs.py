@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:  # a `Cost` is read where nobody waits for torch
@@ -126,3 +127,17 @@ def feature_count(skeleton: nn.Module, size: int) -> int:
 
     with HollowNorms():
         return skeleton(torch.zeros(2, 3, size, size, device="meta")).shape[-1]
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the places of the (cost, value) points that no other beats, which is cheaper or better, cheapest first.
+
+    >>> pareto([(1, 10), (2, 9), (3, 12)])
+    [0, 2]
+    """
+    front, best = [], -inf
+    for index in sorted(range(len(points)), key=lambda index: (points[index][0], -points[index][1])):
+        if points[index][1] > best:
+            front.append(index)
+            best = points[index][1]
+    return front

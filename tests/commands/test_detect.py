@@ -79,7 +79,7 @@ def test_results_are_written_before_they_are_shown(call, tmp_path, monkeypatch):
     def broken(*_):
         raise BrokenPipeError
 
-    monkeypatch.setattr("us3l.reporting.detections.detections_table", broken)
+    monkeypatch.setattr("us3l.reporting.detection_tables.detections_table", broken)
     with pytest.raises(BrokenPipeError):
         call("--data", write_voc(tmp_path / "shapes", trainval=1, test=1), "--width", 0.5)
     names = {path.name for path in (tmp_path / "out").iterdir()}

@@ -19,7 +19,7 @@ from us3l.deploy.exporting import Exported
 from us3l.deploy.proof import Evidence, Proof
 from us3l.evaluation.linear import linear_probe
 from us3l.evaluation.prepare import calibrate_missing
-from us3l.reporting.deployed import exported_table
+from us3l.reporting.deploy_tables import exported_table
 from us3l.run import Run
 from us3l.run.bundles import Entry, read_bundle
 from us3l.run.evaluations import EVALUATIONS, EvaluationRecord

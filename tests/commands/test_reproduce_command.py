@@ -10,7 +10,7 @@ import torch
 from tests.shapes import write_coco
 from us3l.commands.main import main
 from us3l.paper import plans
-from us3l.paper.reproduce import chosen_rows, entries, jobs_of
+from us3l.paper.cells import cells_of, chosen_rows, jobs_of
 from us3l.paper.scales import SCALES
 from us3l.system.errors import UserError
 from us3l.system.files import locked
@@ -102,7 +102,7 @@ def test_validation_images_are_held_out_and_tested_on(tmp_path, trained, capsys)
 
 
 def test_work_that_another_process_is_at_is_left_to_it(tmp_path, tiny, trained, monkeypatch, capsys):
-    first, second = jobs_of(chosen_rows(entries("main-cifar100", tiny), [3]), tiny, 1)
+    first, second = jobs_of(chosen_rows(cells_of("main-cifar100", tiny), [3]), tiny, 1)
     with ExitStack() as other:
         other.enter_context(locked(tmp_path / "mini" / "claims" / first.name))
         monkeypatch.setattr(plans, "wait", other.close)  # it lets go while we wait
@@ -113,7 +113,7 @@ def test_work_that_another_process_is_at_is_left_to_it(tmp_path, tiny, trained, 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, tiny, monkeypatch, capsys):
     train = configuration.train
-    teacher = jobs_of(chosen_rows(entries("main-cifar100", tiny), [5]), tiny, 1)[0]  # BYOL at 1x
+    teacher = jobs_of(chosen_rows(cells_of("main-cifar100", tiny), [5]), tiny, 1)[0]  # BYOL at 1x
 
     def failing(config, run, **how):
         if run.folder.name == teacher.name:

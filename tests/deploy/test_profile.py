@@ -5,7 +5,7 @@ from torch import nn
 
 import us3l
 from us3l.deploy.evaluated import Accuracies
-from us3l.deploy.profile import all_costs, candidates, latencies, pareto
+from us3l.deploy.profile import all_costs, candidates, latencies
 from us3l.deploy.timing import TIMED, take_turns
 from us3l.run.profiles import Costs, Latency, Profile
 
@@ -63,13 +63,6 @@ def test_candidates():
     assert "latency_ms" not in wide.figures
     assert (narrow.backend, narrow.figures["latency_ms"], narrow.figures["memory_mb"]) == ("onnx", 9.5, 8 * 1500 / 1e6)
     assert all("latency_ms" not in row.figures for row in candidates(profile, None, backend="openvino", batch=1))
-
-
-def test_the_front_has_what_nothing_beats():
-    points = [(3, 5), (1, 2), (2, 5), (2, 4), (4, 5), (1, 1), (5, 9)]
-    front = {points[index] for index in pareto(points)}
-    beaten = {(c, w) for c, w in points for d, v in points if d <= c and v >= w and (d, v) != (c, w)}
-    assert front == set(points) - beaten
 
 
 def test_nothing_is_computed_for_costs():

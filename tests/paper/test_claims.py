@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from us3l.paper import claims
+from us3l.paper.cells import job_of
 from us3l.paper.claims import CONTENDERS, ClaimQueue, Trial, queue_of
 from us3l.paper.plans import plan_table
-from us3l.paper.reproduce import job_of
-from us3l.paper.run_figures import RunFigure
 from us3l.paper.scales import scale_of
-from us3l.paper.workspace import Workspace, key_of
+from us3l.paper.workspace import RunFigure, Workspace, key_of
 from us3l.system.errors import UserError
 
 
@@ -22,7 +21,7 @@ def place(tmp_path: Path) -> Workspace:
 
 def measure(place: Workspace, trial: Trial, accuracy: float) -> None:
     for cell in trial.cells:
-        place.known[key_of(cell, job_of(cell, place.scale, 0).name)] = RunFigure(accuracy)
+        place.elsewhere[key_of(cell, job_of(cell, place.scale, 0).name)] = RunFigure(accuracy)
 
 
 def tuned(place: Workspace, accuracy: Callable[[Trial], float]) -> tuple[ClaimQueue, int]:
@@ -66,14 +65,12 @@ def test_test_images_are_for_final_runs_alone(place):
     assert {cell.split for cell in first.cells} == {"validation"}
     assert {job.recipe.seed for job in first.jobs} == {0}
     queue, _ = tuned(place, lambda _: 20.0)
-    final = [job for job in queue.jobs if job.recipe.seed]
-    assert all(job.recipe.validation and job.recipe.max_steps for job in queue.jobs)
-    for job in queue.jobs:
-        splits = {cell.split for cell in place.cells(job, queue.cells)}
-        assert splits == {"validation"} if job not in final else "test" in splits
-    assert [job.recipe.seed for job in queue.jobs] == sorted(
-        (job.recipe.seed for job in queue.jobs), key=bool
-    )  # tuning first
+    jobs, cells = queue.jobs, queue.cells
+    assert all(job.recipe.validation and job.recipe.max_steps for job in jobs)
+    for job in jobs:
+        splits = {cell.split for cell in place.cells(job, cells)}
+        assert "test" in splits if job.recipe.seed else splits == {"validation"}
+    assert [bool(job.recipe.seed) for job in jobs] == sorted(bool(job.recipe.seed) for job in jobs)  # tuning first
 
 
 def test_runs_are_counted_in_steps():

@@ -1,8 +1,8 @@
 import pytest
 
 from us3l.description import write_description
+from us3l.paper.cells import cells_of, job_of
 from us3l.paper.plans import plan_table
-from us3l.paper.reproduce import entries, job_of
 from us3l.paper.scales import scale_of
 from us3l.run.training_log import Speed, append_speed
 
@@ -29,6 +29,6 @@ def test_the_precision_is_that_of_new_runs(tmp_path):
 
 def test_the_run_of_a_figure_is_worked_out_once():
     mini = scale_of("mini")
-    cell, same = (entries("ablation", mini)[0] for _ in range(2))
+    cell, same = (cells_of("ablation", mini)[0] for _ in range(2))
     assert job_of(cell, mini, 0) is job_of(same, mini, 0)
     assert job_of(cell, mini, 0).name != job_of(cell, mini, 1).name

@@ -3,10 +3,9 @@ import math
 import pytest
 import torch
 
-from us3l.paper.reproduce import entries
-from us3l.paper.run_figures import RunFigure
+from us3l.paper.cells import cells_of
 from us3l.paper.scales import SCALES
-from us3l.paper.workspace import Found
+from us3l.paper.workspace import CellResult, RunFigure
 from us3l.reporting.guidelines import guidance_notes, guidelines_figure, rotated, rotation_figure
 from us3l.run.training_log import Gauges
 
@@ -34,8 +33,8 @@ def test_the_rotation_is_that_of_equations_9_and_10(tmp_path):
 
 
 def test_the_figure_shows_every_run(tmp_path, monkeypatch):
-    found = [Found(entry, {"run": RunFigure(10.0 * entry.width)}) for entry in entries("guidelines", SCALES["mini"])]
-    labels = list(dict.fromkeys(one.entry.label for one in found))
+    found = [CellResult(cell, {"run": RunFigure(10.0 * cell.width)}) for cell in cells_of("guidelines", SCALES["mini"])]
+    labels = list(dict.fromkeys(one.cell.label for one in found))
     gauges = {"0.25": {"turn": 0.5, "change": 0.7, "spread": 0.9}}
     events = [Gauges(9, 1, {"0.25": {"spread": 0.9}}), Gauges(19, 2, gauges)]  # the first has no turn
     drawn = []
@@ -50,8 +49,8 @@ def test_the_figure_shows_every_run(tmp_path, monkeypatch):
 
 
 def test_the_notes_say_whether_steady_guidance_explains_the_accuracy():
-    narrow = [entry for entry in entries("guidelines", SCALES["mini"]) if entry.width == 0.25]
-    labels = [entry.label for entry in narrow]
+    narrow = [cell for cell in cells_of("guidelines", SCALES["mini"]) if cell.width == 0.25]
+    labels = [cell.label for cell in narrow]
 
     def events(turn: float, spread: float = 0.9) -> list[Gauges]:
         first = {"0.25": {"spread": 0.5}}  # nothing to compare with yet
@@ -62,10 +61,10 @@ def test_the_notes_say_whether_steady_guidance_explains_the_accuracy():
     runs = {labels[0]: events(0.9, 0.0)} | {labels[n]: events(turn) for n, turn in ((1, 0.5), (2, 0.3), (3, 0.4))}
     accuracies = [1.0, 10.0, 30.0, 20.0]
     found = [
-        Found(entry, {"run": RunFigure(accuracy, collapsed=entry is narrow[0])})
-        for entry, accuracy in zip(narrow, accuracies, strict=False)
+        CellResult(cell, {"run": RunFigure(accuracy, collapsed=cell is narrow[0])})
+        for cell, accuracy in zip(narrow, accuracies, strict=False)
     ]
-    table, tau = guidance_notes(runs, dict.fromkeys(labels, 1), found)
+    table, tau = map(str, guidance_notes(runs, dict.fromkeys(labels, 1), found))
     assert f"| {labels[0]} | 1 | 0.90 | 0.70 | 0.00 | collapsed |" in table
     assert f"| {labels[1]} | 1 | 0.50 | 0.70 | 0.90 | 10.0 |" in table
     assert "-1.00 over the 3 compositions" in tau

@@ -5,8 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.made_runs import make_run
-from us3l.reporting.page import page
-from us3l.reporting.palette import COLOURS
+from us3l.reporting.page import COLOURS, page
 from us3l.reporting.run_page import run_facts
 
 HOSTILE = "</script><script>document.title = 'stolen'</script><img src=x onerror=alert(1)>\u2028&amp;\"'"

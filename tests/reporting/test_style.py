@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from us3l.reporting.palette import COLOURS
+from us3l.reporting.page import COLOURS
 from us3l.reporting.style import line_style, log_ticks, new_figure, save
 from us3l.reporting.tables import round_count
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from us3l.evaluation.compare_runs import Comparison
     from us3l.setting_types import AnyRun
 
+SUFFIXES = (".csv", ".json", ".png", ".svg")
+
 
 @dataclass(frozen=True)
 class Compare(Command):
@@ -49,7 +51,6 @@ class Compare(Command):
 def compared(settings: Compare) -> Comparison:
     """Do the work of `compare`."""
     from us3l.evaluation.compare_runs import compare_runs
-    from us3l.reporting.comparison import check_free, write_comparison
 
     if not settings.runs:
         raise UserError("say which runs to compare: `us3l.compare(RUN, RUN)`")
@@ -59,6 +60,40 @@ def compared(settings: Compare) -> Comparison:
     for path in files:
         write_comparison(path, comparison)
     return comparison
+
+
+def check_free(paths: list[Path], overwrite: bool) -> None:
+    """Raise a `UserError` unless a comparison can be written to these files and replaces nothing unasked."""
+    for path in paths:
+        if path.suffix.lower() not in SUFFIXES:
+            raise UserError(f"{path}: the comparison is written as {', '.join(SUFFIXES)}")
+        if path.exists() and not overwrite:
+            raise UserError(f"{path} already exists: choose another `out`, or set `overwrite`")
+
+
+def write_comparison(path: Path, comparison: Comparison) -> None:
+    """Write a comparison as the file's ending says."""
+    from us3l.run.records import write_csv
+    from us3l.system.files import write_json
+
+    metric = comparison.metric
+    if path.suffix.lower() == ".json":
+        runs = {}
+        for group in comparison.groups:
+            runs[group.name] = [
+                {name: value for name, value in row.row.items() if value is not None}
+                | {"mean": score.top1, "deviation": score.deviation, "runs": score.seeds}
+                for row in group.results(metric).values()
+                for score in row.scores.values()
+            ]
+        write_json(path, {"metric": metric, "differences": comparison.differences, "runs": runs})
+    elif path.suffix.lower() == ".csv":
+        write_csv(path, comparison.rows)
+    else:
+        from us3l.reporting.accuracy_figures import Line, cost_figure
+
+        lines = [Line(group.name, [*group.results(metric).values()], metric) for group in comparison.groups]
+        cost_figure(lines, path, comparison.title)
 
 
 @signed_by(Compare, compared)

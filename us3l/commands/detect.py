@@ -50,7 +50,7 @@ def detected(settings: Detect) -> Detected:
 
 
 def main(settings: Detect, screen: CommandScreen) -> None:
-    from us3l.reporting.detections import detections_figure, detections_table
+    from us3l.reporting.detection_tables import detections_figure, detections_table
     from us3l.run.detections import ended
 
     results = detected(settings)

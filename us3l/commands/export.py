@@ -48,7 +48,7 @@ def export(settings: Export) -> Exported:
 
 
 def main(settings: Export, screen: CommandScreen) -> None:
-    from us3l.reporting.deployed import exported_table
+    from us3l.reporting.deploy_tables import exported_table
 
     exported = export.with_settings(settings)
     screen.console.print(exported_table(exported))

@@ -49,7 +49,7 @@ def find(settings: Find) -> Finding:
         What was found: `rows` has a dictionary per image.
     """
     from us3l.collection.finding import find_images
-    from us3l.reporting.picture_page import found_rows
+    from us3l.reporting.picture_page import match_rows
     from us3l.reporting.picture_page import page as page_of
     from us3l.run.unsaved import run_of
     from us3l.system.files import write_text
@@ -60,7 +60,7 @@ def find(settings: Find) -> Finding:
     run = None if settings.run is None else run_of(settings.run)
     found = find_images(Path(settings.index), settings.query, run, settings, progress_of(settings.progress))
     if settings.page is not None:
-        rows = found_rows(found.queries, found.query_source, found.gallery.files, found.source, found.matches)
+        rows = match_rows(found.queries, found.query_source, found.gallery.files, found.source, found.matches)
         title = "Near-duplicates" if settings.query is None else "Nearest images"
         intro = f"{len(found.gallery):,} images of {settings.index}; the numbers are cosines of embeddings."
         write_text(Path(settings.page), page_of(title, intro, rows))
@@ -76,10 +76,10 @@ def check_page(page: Path, overwrite: bool) -> None:
 
 
 def main(settings: Find, screen: CommandScreen) -> None:
-    from us3l.reporting.tables import found_table
+    from us3l.reporting.tables import matches_table
 
     found = find.with_settings(settings)
-    screen.console.print(found_table(found.rows, SHOWN))
+    screen.console.print(matches_table(found.rows, SHOWN))
     screen.say(summary(found, settings.query is None))
     if settings.page:
         screen.say(f"written: {settings.page}")

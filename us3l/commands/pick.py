@@ -59,7 +59,7 @@ def main(settings: PickLine, screen: CommandScreen) -> int:
 def show(settings: PickLine, screen: CommandScreen, picked: Picked) -> None:
     """Print the choice for people."""
     from us3l.commands.screen import program
-    from us3l.reporting.deployed import picked_table
+    from us3l.reporting.deploy_tables import picked_table
 
     choice, accuracies, backend = picked.choice, picked.accuracies, picked.to_plain()["backend"]
     screen.say(picked.title, style="bold" if picked.fits else None)

@@ -45,7 +45,7 @@ def predict(settings: Predict) -> Predicted:
     from us3l.collection.predicting import predict_images
     from us3l.commands.find import check_page
     from us3l.reporting.picture_page import page as page_of
-    from us3l.reporting.picture_page import predicted_rows
+    from us3l.reporting.picture_page import prediction_rows
     from us3l.run.unsaved import run_of
     from us3l.system.files import write_text
     from us3l.system.progress import progress_of
@@ -56,7 +56,7 @@ def predict(settings: Predict) -> Predicted:
     predicted = predict_images(run_of(settings.run), settings.data, settings, progress)
     if page is not None:
         intro = f"{len(predicted.files):,} images at {predicted.width:g}x, the least sure first."
-        write_text(page, page_of("Classes", intro, predicted_rows(predicted.rows, predicted.source), marked=False))
+        write_text(page, page_of("Classes", intro, prediction_rows(predicted.rows, predicted.source), marked=False))
     return predicted
 
 

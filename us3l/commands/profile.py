@@ -44,7 +44,7 @@ def profile(settings: ProfileCommand) -> Profiled:
 
 def main(settings: ProfileCommand, screen: CommandScreen) -> None:
     from us3l.commands import report
-    from us3l.reporting.profile_tables import profile_figure, profile_table
+    from us3l.reporting.deploy_tables import profile_figure, profile_table
     from us3l.run.unsaved import run_of
 
     profiled = profile.with_settings(settings)

@@ -68,7 +68,7 @@ def search(settings: Search) -> SearchRecord:
 def main(settings: Search, screen: CommandScreen) -> None:
     from us3l.commands import report
     from us3l.commands.screen import program
-    from us3l.reporting.search_tables import search_figure, search_table, told
+    from us3l.reporting.search_tables import outcome, search_figure, search_table
     from us3l.run.searches import SEARCHES
     from us3l.run.unsaved import run_of
 
@@ -76,7 +76,7 @@ def main(settings: Search, screen: CommandScreen) -> None:
     path = SEARCHES.file(run, record.name)
     search_figure(record, path.with_suffix(".png"))
     screen.console.print(search_table(record))
-    screen.say(told(record))
+    screen.say(outcome(record))
     screen.say(f"written: {path.with_suffix('')}.json, .csv and .png")
     screen.say(f"next: {program()} evaluate {settings.run} --widths 1 {record.best:g}")
     report.renew(run.folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -108,17 +107,3 @@ def candidates(
             for latency in timed
         ] or [Candidate(row.width, figures, percent.get(row.width))]
     return found
-
-
-def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which (cost, value) points no other point beats: cheaper at the same value, or better at the same cost.
-
-    >>> pareto([(1, 10), (2, 9), (3, 12)])
-    [0, 2]
-    """
-    front, best = [], -math.inf
-    for index in sorted(range(len(points)), key=lambda index: (points[index][0], -points[index][1])):
-        if points[index][1] > best:
-            front.append(index)
-            best = points[index][1]
-    return front

@@ -1,17 +1,29 @@
-"""The cases of the paper: each is a row of a table, turned into changes of a recipe."""
+"""The paper's tables as data, and the case of each row: a recipe, and what the row changes in it."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from us3l.objective.methods import PLAIN
 from us3l.paper.scales import ScaleName, scale_of
-from us3l.paper.tables import Row, table
 from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe, named, twin
 from us3l.training.settings import with_settings
+
+Row = dict[str, str]
+
+
+@cache
+def table(name: str) -> list[Row]:
+    """Return the rows of a table, by its LaTeX label; `-` is a collapsed model."""
+    text = (files("us3l.paper") / "tables" / f"{name}.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
 
 # PLAIN is what the ablations share unless they vary it: the best composition of `app-ablation` (case 23).
 DYNAMIC: dict[str, Any] = {"max_first": True, "gradual": True}
@@ -137,10 +149,11 @@ def cases(name: str) -> list[Case]:
     """
     if name not in TABLES:
         raise UserError(f"no table {name!r} has cases: choose from {', '.join(TABLES)}")
-    return [read(name, f"{name}/{number}", row) for number, row in enumerate(table(name), start=1)]
+    return [case_of(name, f"{name}/{number}", row) for number, row in enumerate(table(name), start=1)]
 
 
-def read(name: str, case_name: str, row: Row) -> Case:
+def case_of(name: str, case_name: str, row: Row) -> Case:
+    """Return the case of a table's row."""
     if name in ABLATIONS:
         alone = row["Method"].lower() if row.get("Model Type") == "individual" else None
         return Case(case_name, CIFAR[row.get("Backbone", "R-18")], alone, ABLATIONS[name](row))
@@ -149,11 +162,11 @@ def read(name: str, case_name: str, row: Row) -> Case:
             return replace(case("app-ablation/17"), name=case_name)
         return Case(case_name, "cifar-resnet18", MOTIVATION[row["Type"], row["Method"]])
     recipes, ours = COMPARISONS[name]
-    told, _, epochs = row["Method"].partition(" (")
+    method, _, epochs = row["Method"].partition(" (")
     return Case(
         case_name,
         recipes[row["Backbone"]],
-        ours if told == "Ours" else told.lower().replace("+", "-"),
+        ours if method == "Ours" else method.lower().replace("+", "-"),
         longer=2 if epochs == "800ep)" else 1,
         teacher=None if row.get("Pretrained Teacher", "no") == "no" else row["Pretrained Teacher"],
     )
@@ -171,12 +184,13 @@ def case(name: str) -> Case:
     >>> case("app-ablation/23").objective["head"], case("main-cifar100/4").method
     ('new', 'seed')
     """
-    known, _, number = name.rpartition("/")
-    found = cases(known or name)
-    if not number.isdigit() or not 1 <= int(number) <= len(found):
-        raise UserError(f"no case {name!r}: table {known} has cases {known}/1 to {known}/{len(found)}")
-    return found[int(number) - 1]
+    label, _, number = name.rpartition("/")
+    rows = cases(label or name)
+    if not number.isdigit() or not 1 <= int(number) <= len(rows):
+        raise UserError(f"no case {name!r}: table {label} has cases {label}/1 to {label}/{len(rows)}")
+    return rows[int(number) - 1]
 
 
 def yes(text: str) -> bool:
+    """Return whether a table says yes; in some it says more after the word."""
     return text.startswith("yes")

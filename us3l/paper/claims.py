@@ -14,7 +14,7 @@ from typing import Any
 
 from us3l.objective.scaling import memory
 from us3l.paper.cases import Case, case
-from us3l.paper.reproduce import BACKBONES, TAKEN_AWAY, PaperCell, Pretraining, job_of, other_backbone
+from us3l.paper.cells import BACKBONES, TAKEN_AWAY, PaperCell, Pretraining, job_of, other_backbone
 from us3l.paper.workspace import Workspace
 from us3l.run.identity import EvaluationSplit
 from us3l.training.recipes import times
@@ -46,7 +46,7 @@ class Contender:
     """Of its teacher, to try; methods without a teacher try two more learning rates instead."""
 
     def last_changes(self, best: Settings) -> list[Settings]:
-        """What the last two trials change, so that every method has seven."""
+        """Return what the last two trials change, so that every method has seven."""
         if self.memories:
             return [{"teacher_memory": value} for value in self.memories]
         return [{"lr": times(best.get("lr", LR), factor)} for factor in (math.sqrt(2), 1 / math.sqrt(2))]
@@ -78,7 +78,7 @@ class Trial:
         ]
 
     def score(self, place: Workspace) -> float | None:
-        """Mean accuracy over the widths that it is judged at; None if it is not measured yet."""
+        """Return the mean accuracy over the widths that it is judged at; None if it is not measured yet."""
         figures = [place.figure(cell, job_of(cell, place.scale, 0)) for cell in self.cells]
         return None if None in figures else fmean(figure.value for figure in figures if figure)
 
@@ -93,7 +93,7 @@ class Tuning:
 
 
 def tune(contender: Contender, place: Workspace) -> Tuning:
-    """The seven trials of the protocol; each of its three rounds starts from the best so far."""
+    """Return the seven trials of the protocol; each of its three rounds starts from the best so far."""
     trials = [Trial(contender, 1, {})]
     for number in range(3):
         if number and any(trial.score(place) is None for trial in trials):
@@ -110,12 +110,12 @@ def tune(contender: Contender, place: Workspace) -> Tuning:
 
 
 def best_of(trials: Sequence[Trial], place: Workspace) -> Settings:
-    """The settings of the trial with the highest score; of equal ones the earliest."""
+    """Return the settings of the trial with the highest score; of equal ones the earliest."""
     return max(trials, key=lambda trial: trial.score(place) or 0.0).settings
 
 
 def length(steps: int) -> Settings:
-    """Settings of a run of this many steps on the training images of the protocol."""
+    """Return the settings of a run of this many steps on the training images of the protocol."""
     return {"max_steps": steps, "epochs": math.ceil(steps / EPOCH_STEPS), "validation": True}
 
 
@@ -142,35 +142,36 @@ class ClaimRow:
         return f"{self.label}, {self.steps:,} steps{images}"
 
     def cells(self, best: dict[Contender, Settings]) -> list[PaperCell]:
-        found = []
+        """Return its figures, with the best settings of the method that it is tuned by."""
+        cells = []
         for width in self.widths:
             who = self.tuned[0 if width > 0.5 else -1] if self.tuned else None
             settings = length(self.steps) | (best[who] if who else {}) | self.case.settings
             cell = cell_of(self.name, replace(self.case, settings=settings), width, self.alone)
-            found.append(replace(cell, split=self.split))
-        return found
+            cells.append(replace(cell, split=self.split))
+        return cells
 
 
 def method_row(contender: Contender, steps: int, widths: tuple[float, ...] = WIDTHS, **settings: Any) -> ClaimRow:
-    """A tuned method that trains all widths at once."""
+    """Return the row of a tuned method that trains all widths at once."""
     chosen = Case(contender.label, RESNET, contender.method, settings=settings)
     return ClaimRow(contender.label, steps, chosen, tuned=(contender,), widths=widths)
 
 
 def alone_row(steps: int, widths: tuple[float, ...] = WIDTHS, **settings: Any) -> ClaimRow:
-    """SimCLR, tuned, a network for each width."""
+    """Return the row of SimCLR, tuned, a network for each width."""
     chosen = Case("SimCLR alone", RESNET, "simclr", settings=settings)
     return ClaimRow("SimCLR, each width alone", steps, chosen, True, (ALONE_1X, ALONE_QUARTER), widths)
 
 
 def four_methods(steps: int) -> list[ClaimRow]:
-    """The rows of the main table."""
+    """Return the rows of the main table."""
     together = [method_row(contender, steps) for contender in (PLUS, US3L, US_SIMCLR)]
     return [*together[:2], alone_row(steps), together[2]]
 
 
 def paper_row(name: str, label: str, steps: int, tuned: tuple[Contender, ...] = ()) -> ClaimRow:
-    """A row of one of the paper's tables."""
+    """Return a row of one of the paper's tables."""
     return ClaimRow(label, steps, case(name), tuned=tuned)
 
 
@@ -223,11 +224,8 @@ def byol_rows() -> list[ClaimRow]:
 
 
 def backbone_rows() -> list[ClaimRow]:
-    found = []
-    for words, name, number, method in BACKBONES:
-        chosen, row = other_backbone(words, name, number, method)
-        found.append(ClaimRow(words, SHORT, chosen, row["Once Training"] == "no"))
-    return found
+    chosen = [other_backbone(*backbone) for backbone in BACKBONES]
+    return [ClaimRow(row["Method"], SHORT, case, row["Once Training"] == "no") for case, row in chosen]
 
 
 def large_image_rows() -> list[ClaimRow]:
@@ -245,7 +243,7 @@ class Stage:
 
 
 def stages() -> list[Stage]:
-    """All final runs, in the order of their worth."""
+    """Return all final runs, in the order of their worth."""
     longest = [method_row(PLUS, LONGEST), method_row(US3L, LONGEST), alone_row(LONGEST, (1.0, 0.25))]
     return [
         Stage("the four methods", four_methods(SHORT), SEEDS),
@@ -278,10 +276,10 @@ class ClaimQueue:
     def best(self) -> dict[Contender, Settings] | None:
         """The best settings of all contenders; None until all trials are measured."""
         best = {contender: tuning.best for contender, tuning in self.tunings.items()}
-        return None if None in best.values() else {who: found for who, found in best.items() if found is not None}
+        return None if None in best.values() else {who: chosen for who, chosen in best.items() if chosen is not None}
 
     def ordered(self) -> Iterator[tuple[PaperCell, int]]:
-        """Every figure and its seed. Final runs are there when tuning is done."""
+        """Yield every figure and its seed. Final runs are there when tuning is done."""
         trials = [trial for tuning in self.tunings.values() for trial in tuning.trials]
         for trial in sorted(trials, key=lambda trial: trial.number):
             yield from ((cell, 0) for cell in trial.cells)
@@ -294,17 +292,18 @@ class ClaimQueue:
 
     @property
     def jobs(self) -> list[Pretraining]:
-        found = (job_of(cell, self.place.scale, seed) for cell, seed in self.ordered())
-        return list({job.name: job for job in found}.values())
+        """Every run once."""
+        jobs = (job_of(cell, self.place.scale, seed) for cell, seed in self.ordered())
+        return list({job.name: job for job in jobs}.values())
 
     @property
     def cells(self) -> list[PaperCell]:
         """Every figure once; those of a label are a row."""
-        found = list(dict.fromkeys(cell for cell, _ in self.ordered()))
-        numbers = {label: number for number, label in enumerate(dict.fromkeys(cell.label for cell in found), start=1)}
-        return [replace(cell, row=numbers[cell.label]) for cell in found]
+        cells = list(dict.fromkeys(cell for cell, _ in self.ordered()))
+        numbers = {label: number for number, label in enumerate(dict.fromkeys(cell.label for cell in cells), start=1)}
+        return [replace(cell, row=numbers[cell.label]) for cell in cells]
 
 
 def queue_of(place: Workspace) -> ClaimQueue:
-    """What can be run by now for the claims."""
+    """Return what can be run by now for the claims."""
     return ClaimQueue({contender: tune(contender, place) for contender in CONTENDERS}, place)

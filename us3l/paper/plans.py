@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from us3l.data.datasets import is_there
+from us3l.paper.cells import PaperCell, Pretraining, cells_of, chosen_rows, jobs_of
 from us3l.paper.claims import CLAIMS, DATA, queue_of
-from us3l.paper.reproduce import PaperCell, Pretraining, chosen_rows, entries, jobs_of
-from us3l.paper.run_figures import read_figures
 from us3l.paper.scales import ScaleName, scale_of
-from us3l.paper.workspace import EvaluatedOn, Workspace
+from us3l.paper.workspace import EvaluatedOn, Workspace, read_figures
 from us3l.run.detections import DETECTOR, detection_stem, ended
 from us3l.run.identity import EvaluationSplit
 from us3l.run.training_log import read_speeds
@@ -36,8 +35,8 @@ class Plan:
 
     table: str
     place: Workspace
-    figures: list[PaperCell]
-    """All of the table."""
+    cells: list[PaperCell]
+    """All figures of the table."""
     wanted: list[PaperCell]
     """Those to make."""
     jobs: list[Pretraining]
@@ -46,12 +45,12 @@ class Plan:
     """Data sets that are not here; their figures stay empty."""
 
     def done(self, job: Pretraining) -> bool:
-        """Whether a run is there and evaluated, its figures are known from elsewhere, or those that it teaches are."""
+        """Return whether a run is evaluated, its figures are known from elsewhere, or those that it teaches are."""
         taught = [other for other in self.jobs if other.teacher == job]
         return self.place.done(job, self.wanted) or (bool(taught) and all(map(self.done, taught)))
 
     def state(self, job: Pretraining) -> str:
-        """How far a run is, in a word or two."""
+        """Return how far a run is, in a word or two."""
         run = self.place.run(job)
         if run.finished:
             return "done" if self.done(job) else "to evaluate"
@@ -85,7 +84,7 @@ def plan_table(
     known: str | Path | None = None,
     split: EvaluationSplit = "test",
 ) -> Plan:
-    """What is to be done for a table.
+    """Return what is to be done for a table.
 
     Args:
         table: Its name.
@@ -101,38 +100,24 @@ def plan_table(
     """
     if seeds < 1:
         raise UserError(f"`seeds` must be at least 1, not {seeds}")
+    if table == CLAIMS and (scale != "small" or rows or seeds > 1 or split != "test"):
+        raise UserError("the claims have rows, seeds and splits of their own: give `scale` small, and none of these")
     size = scale_of(scale)
+    place = Workspace(Path(out) / scale, size, data or {}, precision, read_figures(known) if known else {})
     if table == CLAIMS:
-        if scale != "small" or rows or seeds > 1 or split != "test":
-            raise UserError(
-                "the claims have rows, seeds and splits of their own: give `scale` small, and none of these"
-            )
-        place = workspace_of(scale, out, data, precision, known)
         queue = queue_of(place)
-        return Plan(table, place, queue.cells, queue.cells, queue.jobs, [DATA] * (not is_here(place, DATA)))
-    figures = [replace(entry, split=split) for entry in entries(table, size)]
-    wanted = chosen_rows(figures, rows)
-    place = workspace_of(scale, out, data, precision, known)
-    absent = [name for name in dict.fromkeys(entry.tested_on for entry in wanted) if not is_here(place, name)]
+        cells = queue.cells
+        return Plan(table, place, cells, cells, queue.jobs, [] if is_here(place, DATA) else [DATA])
+    cells = [replace(cell, split=split) for cell in cells_of(table, size)]
+    wanted = chosen_rows(cells, rows)
+    absent = [name for name in dict.fromkeys(cell.tested_on for cell in wanted) if not is_here(place, name)]
     if not absent_too:
-        wanted = [entry for entry in wanted if entry.tested_on not in absent]
-    return Plan(table, place, figures, wanted, jobs_of(wanted, size, seeds), absent)
-
-
-def workspace_of(
-    scale: ScaleName,
-    out: str | Path,
-    data: Mapping[str, str] | None,
-    precision: AskedPrecision,
-    known: str | Path | None,
-) -> Workspace:
-    """The folder of the runs of a scale: see `plan_table`."""
-    figures = read_figures(known) if known else {}
-    return Workspace(Path(out) / scale, scale_of(scale), data or {}, precision, figures)
+        wanted = [cell for cell in wanted if cell.tested_on not in absent]
+    return Plan(table, place, cells, wanted, jobs_of(wanted, size, seeds), absent)
 
 
 def is_here(place: Workspace, data: str) -> bool:
-    """Whether a data set can be found. One that was named by a path must be."""
+    """Return whether a data set can be found. One that was named by a path must be."""
     source = place.source(data)
     if not is_there(source) and source != data:
         raise UserError(f"`data` {data}={source}: there is no such file or folder")
@@ -200,9 +185,8 @@ class Worker:
             (self.detect_objects if test.detection else self.probe)(job, test, sorted(widths, reverse=True))
 
     def probe(self, job: Pretraining, test: EvaluatedOn, widths: Sequence[float]) -> None:
-        """Linear probes on a data set."""
-        data = test.data
-        place, scale = self.plan.place, self.plan.place.scale
+        """Evaluate a run by linear probes on a data set."""
+        data, place, scale = test.data, self.plan.place, self.plan.place.scale
         record = self.evaluate(
             place.run(job),
             place.source(data),
@@ -219,7 +203,7 @@ class Worker:
         self.progress.say(f"{data}, {test.split} images, linear probe, %: {accuracies}")
 
     def detect_objects(self, job: Pretraining, test: EvaluatedOn, widths: Sequence[float]) -> None:
-        """A detector on each width."""
+        """Train and score a detector on each width of a run."""
         run, source = self.plan.place.run(job), self.plan.place.source(test.data)
         for width in widths:
             stem = detection_stem(run.detection_folder, Path(source).resolve().name, source, Width(width))

@@ -34,11 +34,11 @@ class Scale:
     """Data sets that are used in place of others."""
 
     def data(self, name: str) -> str:
-        """The data set that is used for one of the paper's."""
+        """Return the data set that is used for one of the paper's."""
         return self.stand_ins.get(name, name)
 
     def recipe(self, name: str) -> Recipe:
-        """One of the paper's recipes at this scale.
+        """Return one of the paper's recipes at this scale.
 
         Args:
             name: The paper's, such as "cifar-resnet18".
@@ -86,7 +86,7 @@ SCALES: dict[ScaleName, Scale] = {
 
 
 def scale_of(name: str) -> Scale:
-    """A scale by its name."""
+    """Return a scale by its name."""
     if name not in SCALES:
         raise UserError(f"unknown `scale` {name!r}: {did_you_mean(name, SCALES)}")
     return SCALES[name]

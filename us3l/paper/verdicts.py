@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, variance
 from typing import Literal
 
+from us3l.paper.cases import table
+from us3l.paper.cells import by_width
 from us3l.paper.claims import (
     BETWEEN,
     GUIDELINE_CASES,
@@ -32,8 +34,6 @@ from us3l.paper.claims import (
     sampling_rows,
     simsiam_rows,
 )
-from us3l.paper.reproduce import width_of
-from us3l.paper.tables import table
 
 Order = Literal["above", "below", "level", "unclear"]
 Relation = Literal["above", "not below", "not above"]
@@ -64,7 +64,7 @@ class RowComparison:
     """Where the second row is looked at, if not at the same widths."""
 
     def pairs(self, accuracies: SeedAccuracies) -> Iterator[tuple[float, Sequence[float], Sequence[float]]]:
-        """Each width, and the accuracies of both rows there; none where a row is not measured."""
+        """Yield each width, and the accuracies of both rows there; none where a row is not measured."""
         for width in self.widths:
             beside = self.second_width or width
             yield width, accuracies.get((self.first.name, width), ()), accuracies.get((self.second.name, beside), ())
@@ -90,37 +90,37 @@ class Judged:
 
 
 def order_of(first: Sequence[float], second: Sequence[float]) -> Order:
-    """Where the first of two methods stands to the second, by their accuracies over seeds.
+    """Return where the first of two methods stands to the second, by their accuracies over seeds.
 
     >>> order_of([20.0, 20.2, 20.4], [19.0, 19.1, 19.2]), order_of([20.0], [19.0])
     ('above', 'unclear')
     """
     difference = fmean(first) - fmean(second)
-    known = min(len(first), len(second)) >= ENOUGH_SEEDS
-    pooled = math.sqrt((variance(first) + variance(second)) / 2) if known else USUAL_DEVIATION
+    enough = min(len(first), len(second)) >= ENOUGH_SEEDS
+    pooled = math.sqrt((variance(first) + variance(second)) / 2) if enough else USUAL_DEVIATION
     if abs(difference) > max(2 * pooled, LEAST):
         return "above" if difference > 0 else "below"
-    return "level" if known else "unclear"
+    return "level" if enough else "unclear"
 
 
 def judge(claim: Claim, accuracies: SeedAccuracies) -> Judged:
-    """The verdict about a claim."""
+    """Return the verdict about a claim."""
     if claim.needs:
         return Judged(claim, "undecided", claim.needs)
     missing: dict[str, None] = {}
     wrong, unclear, measured = [], [], False
-    for one in claim.comparisons:
-        for width, first, second in one.pairs(accuracies):
-            missing |= {one.first.label: None} if not first else {}
-            missing |= {one.second.label: None} if not second else {}
+    for comparison in claim.comparisons:
+        for width, first, second in comparison.pairs(accuracies):
+            missing |= {comparison.first.label: None} if not first else {}
+            missing |= {comparison.second.label: None} if not second else {}
             if not (first and second):
                 continue
             measured = True
             order = order_of(first, second)
             if order == "unclear":
-                unclear.append(f"{one.first.label} at {width:g}x")
-            elif order not in FITTING[one.relation]:
-                wrong.append(f"{one.first.label} is {order} at {width:g}x")
+                unclear.append(f"{comparison.first.label} at {width:g}x")
+            elif order not in FITTING[comparison.relation]:
+                wrong.append(f"{comparison.first.label} is {order} at {width:g}x")
     if wrong:
         return Judged(claim, "does not hold here", "; ".join(wrong))
     if missing:
@@ -131,25 +131,25 @@ def judge(claim: Claim, accuracies: SeedAccuracies) -> Judged:
 
 
 def paper_figures(name: str, number: int, widths: Sequence[float]) -> dict[float, str]:
-    """The paper's accuracies of a row, at those of some widths that it has.
+    """Return the paper's accuracies of a row, at those of some widths that it has.
 
     >>> paper_figures("main-cifar100", 9, (1.0, 0.75, 0.5, 0.25))
     {1.0: '69.0', 0.5: '64.7', 0.25: '60.4'}
     """
-    row = {width: value for column, value in table(name)[number - 1].items() if (width := width_of(column))}
-    return {width: row[width] for width in widths if width in row}
+    accuracies = by_width(table(name)[number - 1])
+    return {width: accuracies[width] for width in widths if width in accuracies}
 
 
 def between() -> Iterator[RowComparison]:
-    """The widths of US3L that no table has, each beside the next narrower one that it has."""
+    """Yield the widths of US3L that no table has, each beside the next narrower one that it has."""
     row, measured = between_rows()[1], method_row(US3L, LONG)
     for width in BETWEEN:
-        narrower = max(known for known in WIDTHS if known < width)
+        narrower = max(tabled for tabled in WIDTHS if tabled < width)
         yield RowComparison(row, measured, "not below", (width,), second_width=narrower)
 
 
 def claims() -> list[Claim]:
-    """All claims, the paper's first."""
+    """Return all claims, the paper's first."""
     simsiam, s_net, distilled = simsiam_rows()
     cases = dict(zip(GUIDELINE_CASES, guideline_rows(), strict=True))
     four, three, gradual, first, both = sampling_rows()

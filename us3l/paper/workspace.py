@@ -1,29 +1,62 @@
-"""The folder in which a table is reproduced: which runs are there, and what they found."""
+"""What runs found for the figures of a table: in the folder where they are made, or in a file from other machines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from us3l.paper.reproduce import PaperCell, Pretraining, job_of
-from us3l.paper.run_figures import FigureKey, Figures, RunFigure
+from us3l.paper.cells import PaperCell, Pretraining, job_of
 from us3l.paper.scales import Scale
 from us3l.run import Run
 from us3l.run.detections import find_detection
 from us3l.run.evaluations import find_evaluation
 from us3l.run.identity import EvaluationSplit
+from us3l.run.records import Number, WholeNumber, check_version, convert, said
 from us3l.run.training_log import Gauges, read_records
 from us3l.system.devices import AskedPrecision
 from us3l.system.errors import UserError
+from us3l.system.files import locked, read_json, write_json
 from us3l.training.monitor import COLLAPSED
 from us3l.training.run_config import Machine, RunConfig, config_of
 from us3l.width import Width
 
 DETECTION = {"AP": "ap", "AP_50": "ap50", "AP_75": "ap75"}
+VERSION = 1
+PATIENCE = 60.0  # seconds to wait for another process that adds to the file
+
+
+@dataclass(frozen=True, order=True)
+class FigureKey:
+    """What a figure is of."""
+
+    run: str
+    """The name, which stands for the settings."""
+    data: str
+    """What it was tested on, by the name that the tables have for it."""
+    metric: str
+    width: Number
+    """In the run: an individual network is the whole of its own."""
+
+
+@dataclass(frozen=True)
+class RunFigure:
+    """One number that a run found."""
+
+    value: Number
+    collapsed: bool = False
+    knn: Number | None = None
+    """Accuracy of nearest neighbours, from the same evaluation."""
+    macs: WholeNumber | None = None
+    """What the network costs per image."""
+    precision: str | None = None
+    """Arithmetic of the run, as it was asked for."""
+
+
+Figures = dict[FigureKey, RunFigure]
 
 
 class EvaluatedOn(NamedTuple):
@@ -36,10 +69,10 @@ class EvaluatedOn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class CellResult:
     """One figure of a table, over the seeds that are done."""
 
-    entry: PaperCell
+    cell: PaperCell
     figures: Mapping[str, RunFigure] = field(default_factory=dict)
     """By the name of the run, one for each seed."""
 
@@ -63,7 +96,7 @@ class Found:
 
     @property
     def by_key(self) -> Figures:
-        return {key_of(self.entry, run): figure for run, figure in self.figures.items()}
+        return {key_of(self.cell, run): figure for run, figure in self.figures.items()}
 
     @property
     def collapsed(self) -> bool:
@@ -80,7 +113,7 @@ class Found:
 
     @property
     def difference(self) -> float | None:
-        return None if self.mean is None or self.entry.paper is None else self.mean - self.entry.paper
+        return None if self.mean is None or self.cell.paper is None else self.mean - self.cell.paper
 
 
 @dataclass(frozen=True)
@@ -93,7 +126,7 @@ class Workspace:
     """Where data sets lie, if not under their own names."""
     precision: AskedPrecision = "auto"
     """Of runs that are yet to begin; the others keep theirs."""
-    known: Figures = field(default_factory=dict)
+    elsewhere: Figures = field(default_factory=dict)
     """What runs found that are not here; of those that are here, their own results count."""
 
     def source(self, data: str) -> str:
@@ -107,106 +140,150 @@ class Workspace:
         return RunConfig(self.source(job.data), replace(job.recipe, teacher=teacher), Machine(precision=self.precision))
 
     def check(self, job: Pretraining) -> None:
-        """That a run which is there has the settings its name stands for."""
+        """Raise a `UserError` if a run that is there has other settings than those of its name."""
         run = self.run(job)
         if not run.config_file.exists():
             return
         if replace(config_of(run).recipe, teacher=None).resolved() != job.recipe.resolved():
             raise UserError(f"{run.folder} was made with other settings: move it away, or choose another `out`")
 
-    def figure(self, entry: PaperCell, job: Pretraining) -> RunFigure | None:
-        """What a run found for a figure of a table, here or elsewhere; None if it is still to be measured."""
-        if self.run(job).finished and (found := self.measured(entry, job)):
-            return found
-        return self.known.get(key_of(entry, job.name))
+    def figure(self, cell: PaperCell, job: Pretraining) -> RunFigure | None:
+        """Return what a run found for a figure of a table, here or elsewhere; None if it is still to be measured."""
+        if self.run(job).finished and (measured := self.measured(cell, job)):
+            return measured
+        return self.elsewhere.get(key_of(cell, job.name))
 
-    def measured(self, entry: PaperCell, job: Pretraining) -> RunFigure | None:
-        """The same, of a run that is here."""
-        run, source, width = self.run(job), self.source(entry.tested_on), entry.run_width
-        precision, gone = config_of(run).machine.precision, collapsed(self.gauges(job.name), width)
-        if entry.metric == "linear":
-            record = find_evaluation(run, source, self.scale.protocol, entry.split)
+    def measured(self, cell: PaperCell, job: Pretraining) -> RunFigure | None:
+        """Return what a run that is here found for a figure of a table; None if it is still to be measured."""
+        run, source, width = self.run(job), self.source(cell.tested_on), cell.run_width
+        precision = config_of(run).machine.precision
+        has_collapsed = collapsed(self.gauges(job.name), width)
+        if cell.metric == "linear":
+            record = find_evaluation(run, source, self.scale.protocol, cell.split)
             for row in record.widths if record else ():
                 if row.width == width and "linear" in row.scores:
                     linear, knn = row.scores["linear"].top1, row.percent("knn")
-                    return RunFigure(linear, gone, knn, row.cost.macs, precision)
+                    return RunFigure(linear, has_collapsed, knn, row.cost.macs, precision)
         elif detected := find_detection(run, source, Width(width)):
-            score, _, kind = entry.metric.partition("^")
+            score, _, kind = cell.metric.partition("^")
             if scores := detected.boxes if kind == "bb" else detected.masks:
-                return RunFigure(getattr(scores.overall, DETECTION[score]), gone, precision=precision)
+                return RunFigure(getattr(scores.overall, DETECTION[score]), has_collapsed, precision=precision)
         return None
 
-    def missing(self, job: Pretraining, entries: Sequence[PaperCell]) -> dict[EvaluatedOn, list[float]]:
-        """The widths that a run is still to be evaluated at, by what it is to be tested on."""
+    def missing(self, job: Pretraining, cells: Sequence[PaperCell]) -> dict[EvaluatedOn, list[float]]:
+        """Return the widths that a run is still to be evaluated at, by what it is to be tested on."""
         lacking: dict[EvaluatedOn, list[float]] = {}
-        for entry in self.cells(job, entries):
-            if self.figure(entry, job) is None:
-                widths = lacking.setdefault(EvaluatedOn(entry.tested_on, entry.split, entry.metric != "linear"), [])
-                if entry.run_width not in widths:
-                    widths.append(entry.run_width)
+        for cell in self.cells(job, cells):
+            if self.figure(cell, job) is None:
+                widths = lacking.setdefault(EvaluatedOn(cell.tested_on, cell.split, cell.metric != "linear"), [])
+                if cell.run_width not in widths:
+                    widths.append(cell.run_width)
         return lacking
 
-    def cells(self, job: Pretraining, entries: Sequence[PaperCell]) -> list[PaperCell]:
-        """The figures that a run is for; none if all it does is teach others."""
+    def cells(self, job: Pretraining, cells: Sequence[PaperCell]) -> list[PaperCell]:
+        """Return the figures that a run is for; none if all it does is teach others."""
         seed = job.recipe.seed
-        asked = [entry for entry in entries if entry.seeds is None or seed in entry.seeds]
-        return [entry for entry in asked if job_of(entry, self.scale, seed).name == job.name]
+        asked = [cell for cell in cells if cell.seeds is None or seed in cell.seeds]
+        return [cell for cell in asked if job_of(cell, self.scale, seed).name == job.name]
 
-    def done(self, job: Pretraining, entries: Sequence[PaperCell]) -> bool:
-        found = self.run(job).finished or bool(self.cells(job, entries))
-        return found and not self.missing(job, entries)
+    def done(self, job: Pretraining, cells: Sequence[PaperCell]) -> bool:
+        """Return whether all figures that a run is for are known; one that only teaches others must have ended."""
+        return (self.run(job).finished or bool(self.cells(job, cells))) and not self.missing(job, cells)
 
-    def seeds(self, entry: PaperCell) -> dict[str, RunFigure]:
-        """What the runs of its seeds found for a figure, by their names, up to the first that is not done."""
-        found: dict[str, RunFigure] = {}
-        for seed in count() if entry.seeds is None else entry.seeds:
-            job = job_of(entry, self.scale, seed)
-            if (figure := self.figure(entry, job)) is None:
+    def seeds(self, cell: PaperCell) -> dict[str, RunFigure]:
+        """Return what the runs of its seeds found for a figure, by their names, up to the first that is not done."""
+        figures: dict[str, RunFigure] = {}
+        for seed in count() if cell.seeds is None else cell.seeds:
+            job = job_of(cell, self.scale, seed)
+            if (figure := self.figure(cell, job)) is None:
                 break
-            found[job.name] = figure
-        return found
+            figures[job.name] = figure
+        return figures
 
-    def collect(self, entries: Sequence[PaperCell]) -> list[Found]:
-        """All that is there, whoever made it."""
-        return [Found(entry, self.seeds(entry)) for entry in entries]
+    def collect(self, cells: Sequence[PaperCell]) -> list[CellResult]:
+        """Return all that is there, whoever made it."""
+        return [CellResult(cell, self.seeds(cell)) for cell in cells]
 
     def gauges(self, run: str) -> list[Gauges]:
-        """The measurements of the monitor in a run, from the first to the last; none if the run is not here."""
+        """Return the measurements of the monitor in a run, from the first to the last; none if the run is not here."""
         return [record for record in read_records(Run(self.folder / run)) if isinstance(record, Gauges)]
 
 
-def key_of(entry: PaperCell, run: str) -> FigureKey:
-    """What a run finds for a figure of a table, in the file of figures."""
-    data = entry.tested_on if entry.split == "test" else f"{entry.tested_on} {entry.split}"
-    return FigureKey(run, data, entry.metric, entry.run_width)
+def key_of(cell: PaperCell, run: str) -> FigureKey:
+    """Return the key, in the file of figures, of what a run finds for a figure of a table."""
+    data = cell.tested_on if cell.split == "test" else f"{cell.tested_on} {cell.split}"
+    return FigureKey(run, data, cell.metric, cell.run_width)
 
 
 def collapsed(events: Sequence[Gauges], width: float) -> bool:
-    """By the last measurement, at the monitored width nearest to this one."""
+    """Return whether a run has collapsed: by the last measurement, at the monitored width nearest to this one."""
     if not events:
         return False
     gauges = {float(name): values for name, values in events[-1].gauges.items()}
-    nearest = min(gauges, key=lambda known: abs(known - width))
+    nearest = min(gauges, key=lambda monitored: abs(monitored - width))
     return bool(gauges[nearest]["spread"] < COLLAPSED)
 
 
-def disagreements(found: Sequence[Found]) -> list[tuple[str, str, float, float]]:
-    """Pairs of rows whose order by the mean over common columns is not the paper's: ours above, ours below, by how much
-    here and in the paper. The paper's collapsed rows are its lowest."""
-    means: dict[int, tuple[str, float, float]] = {}
-    for row in dict.fromkeys(one.entry.row for one in found):
-        both = [
-            (one.mean, 0.0 if one.entry.collapsed else one.entry.paper)
-            for one in found
-            if one.entry.row == row and one.mean is not None and (one.entry.paper is not None or one.entry.collapsed)
-        ]
-        if both:
-            label = next(one.entry.label for one in found if one.entry.row == row)
-            means[row] = (label, fmean(ours for ours, _ in both), fmean(paper or 0.0 for _, paper in both))
-    pairs = []
-    for first in means.values():
-        for second in means.values():
-            ours, paper = first[1] - second[1], first[2] - second[2]
-            if ours > 0 > paper:
-                pairs.append((first[0], second[0], ours, paper))
-    return pairs
+def disagreements(results: Sequence[CellResult]) -> list[tuple[str, str, float, float]]:
+    """Return the pairs of rows whose order, by the mean over common columns, is not the paper's.
+
+    Each is the row that we have above, the one that we have below, by how much here, and by how much (less than 0) in
+    the paper. The paper's collapsed rows are its lowest.
+    """
+    rows: dict[int, list[CellResult]] = {}
+    for result in results:
+        if result.mean is not None and (result.cell.paper is not None or result.cell.collapsed):
+            rows.setdefault(result.cell.row, []).append(result)
+    means = [
+        (
+            row[0].cell.label,
+            fmean(result.mean or 0.0 for result in row),
+            fmean(paper_value(result.cell) for result in row),
+        )
+        for row in rows.values()
+    ]
+    return [
+        (above, below, ours - others, paper - their_paper)
+        for above, ours, paper in means
+        for below, others, their_paper in means
+        if ours > others and paper < their_paper
+    ]
+
+
+def paper_value(cell: PaperCell) -> float:
+    return 0.0 if cell.collapsed else cell.paper or 0.0
+
+
+# The file
+
+
+@dataclass(frozen=True)
+class FiguresFile:
+    """What the file of figures declares: a key and its figure in one object each."""
+
+    figures: list[dict[str, Any]]
+
+
+def read_figures(path: str | Path) -> Figures:
+    """Return what `add_figures` wrote, here or elsewhere."""
+    path = Path(path)
+    content = read_json(path)
+    remedy = "leave it out, or take another copy of it"
+    check_version(path, content.get("version"), (VERSION,), remedy)
+    try:
+        lines = convert(content, FiguresFile).figures
+        return {convert(line, FigureKey): convert(line, RunFigure) for line in lines}
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({said(error)}): {remedy}") from None
+
+
+def add_figures(path: Path, figures: Figures) -> None:
+    """Add figures to a file, in place of those that it has of the same keys; others may add to it at the same time."""
+    with locked(path.parent, PATIENCE):
+        there = read_figures(path) if path.exists() else {}
+        write_json(path, {"version": VERSION, "figures": list(_lines((there | figures).items()))})
+
+
+def _lines(figures: Iterable[tuple[FigureKey, RunFigure]]) -> Iterable[dict[str, Any]]:
+    for key, figure in sorted(figures, key=lambda both: both[0]):
+        yield asdict(key) | {name: value for name, value in asdict(figure).items() if value is not None}

@@ -1,4 +1,4 @@
-"""Pictures for files. Imports matplotlib, so import this module late."""
+"""Pictures of accuracies. Imports matplotlib, so import this module late."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator, NullLocator
 
-from us3l.reporting.palette import COLOURS, INK, RULE
-from us3l.reporting.style import checked, legend, line_style, log_ticks, new_figure, plain, save
+from us3l.reporting.page import COLOURS
+from us3l.reporting.style import INK, RULE, checked, legend, line_style, log_ticks, new_figure, plain, save
 from us3l.reporting.tables import round_count
 from us3l.run import Run
 from us3l.run.evaluations import EVALUATIONS, METRICS, EvaluationRecord, WidthResult
@@ -111,7 +111,7 @@ def cost_figure(lines: Sequence[Line], path: str | Path, title: str) -> None:
 
 
 def lines_of(results: Sequence[WidthResult]) -> list[Line]:
-    """A line for every kind of accuracy that was measured."""
+    """Return a line for every kind of accuracy that was measured."""
     lines = [Line(name, results, metric) for metric, name in METRICS.items()]
     return [line for line in lines if any(line.metric in result.scores for result in results)]
 
@@ -123,7 +123,7 @@ def _line(axes: Axes, results: Sequence[WidthResult], pick: Quantity, label: str
 
 
 def _dress(figure: Figure, axes: Axes, results: Sequence[WidthResult]) -> None:
-    """Everything around the lines. MACs grow with the square of the width: a logarithmic axis spreads the widths."""
+    """Draw what is around the lines. MACs grow with the square of the width: a logarithmic axis spreads them."""
     low, high = results[0].cost.macs, results[-1].cost.macs
     _log_scale(axes, [low, high])
     axes.margins(y=0.08)
@@ -148,7 +148,7 @@ def _dress(figure: Figure, axes: Axes, results: Sequence[WidthResult]) -> None:
 
 
 def _log_scale(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic axis around these values, with numbers that people read."""
+    """Make the axis logarithmic around these values, with numbers that people read."""
     log_ticks(axes, round_count)
     low, high = min(values), max(values)
     margin = (high / low) ** 0.06 if high > low else 2
@@ -156,7 +156,7 @@ def _log_scale(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _spread(macs: Sequence[int], ratio: float) -> list[int]:
-    """Of rising MACs the largest and those below it that are at least `ratio` apart."""
+    """Return, of rising MACs, the largest and those below it that are at least `ratio` apart."""
     kept = [macs[-1]]
     for candidate in reversed(macs):
         if kept[-1] / candidate >= ratio and candidate != kept[-1]:

@@ -57,7 +57,7 @@ class Advice:
 
 
 def advise(records: Sequence[Record], finished: bool) -> Advice | None:
-    """Whether to stop, by what a run recorded; None if it has no gauges that need no labels.
+    """Return whether to stop, by what a run recorded; None if it has no gauges that need no labels.
 
     Args:
         records: Of the run, in their order.
@@ -116,8 +116,8 @@ def advise(records: Sequence[Record], finished: bool) -> Advice | None:
 
 
 def all_trends(looks: Sequence[Gauges]) -> list[Trend]:
-    """Of every gauge of every width that was looked at often enough."""
-    found = []
+    """Return the trend of every gauge of every width that was looked at often enough."""
+    trends = []
     last = looks[-1].step + 1
     for gauge in QUALITIES:
         for width in looks[-1].gauges:
@@ -127,12 +127,12 @@ def all_trends(looks: Sequence[Gauges]) -> list[Trend]:
                 if (value := look.gauges.get(width, {}).get(gauge)) is not None and math.isfinite(value)
             ]
             if trend := trend_of(gauge, width, points):
-                found.append(trend)
-    return found
+                trends.append(trend)
+    return trends
 
 
 def trend_of(gauge: str, width: str, points: Sequence[tuple[float, float]]) -> Trend | None:
-    """The trend of a curve over shares of the run; None if it has too few points, or is 0."""
+    """Return the trend of a curve over shares of the run; None if it has too few points, or is 0."""
     third = [value for place, value in points if 0.5 <= place < 0.75]
     last = [value for place, value in points if place >= 0.75]
     if min(len(third), len(last)) < LEAST or fmean(third) <= 0:
@@ -147,13 +147,13 @@ def trend_of(gauge: str, width: str, points: Sequence[tuple[float, float]]) -> T
 
 
 def learning_rate(records: Sequence[Record]) -> float:
-    """The last one, as a share of the highest."""
+    """Return the last learning rate, as a share of the highest."""
     rates = [record.lr for record in records if isinstance(record, StepRecord)]
     return rates[-1] / max(rates) if rates and max(rates) > 0 else 1.0
 
 
 def longer_run(folder: Path, config_file: Path, epochs: int, max_steps: int | None = None) -> str:
-    """The call that trains a run with the same settings for longer, into a folder beside it."""
+    """Return the call that trains a run with the same settings for longer, into a folder beside it."""
     length = f"max_steps={LONGER * max_steps}" if max_steps else f"epochs={LONGER * epochs}"
     beside = str(folder.with_name(f"{folder.name}-longer")) if folder.name else "longer"
     return f"`us3l.pretrain(config={str(config_file)!r}, {length}, out={beside!r})`"

@@ -1,4 +1,4 @@
-"""The page about runs: gathers what is known of them, looks at some images, and writes it."""
+"""The page about runs: gather the facts about them, look at some images, and write it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def build_report(
         data: Which images (default: those of the run).
         data_root: Where data sets that have a name lie.
         overwrite: Replace the file `out`.
-        progress: Told how far it is.
+        progress: Where it says how far it is.
         typed: Shows a call in backquotes as one types it, such as on the command line.
 
     Returns:
@@ -73,13 +73,13 @@ def build_report(
             except (UserError, OSError) as error:
                 shown["no_gallery"] = f"There are no images to show: {error}"
         facts.append(run_facts(run, name, net, size, problem, typed) | shown)
-    several = compared({name: evaluations(run, individual[name])[0] for name, run in names.items()})
-    write_text(path, page({"title": ", ".join(names), "runs": facts, "compared": several}))
+    comparisons = compared({name: evaluations(run, individual[name])[0] for name, run in names.items()})
+    write_text(path, page({"title": ", ".join(names), "runs": facts, "compared": comparisons}))
     return path
 
 
 def destination(runs: Sequence[Run], out: str | Path | None, overwrite: bool) -> Path:
-    """Where the page goes; nothing of the user's is replaced unasked."""
+    """Return where the page goes; nothing of the user's is replaced unasked."""
     if not runs:
         raise UserError("say which runs to report on")
     if len({run.folder.resolve() for run in runs}) < len(runs):
@@ -97,7 +97,7 @@ def destination(runs: Sequence[Run], out: str | Path | None, overwrite: bool) ->
 
 
 def network_of(run: Run) -> tuple[int, Slimmable | None, str | None]:
-    """The size of its images, its network if it has one, and else the reason."""
+    """Return the size of a run's images, its network if it has one, and else the reason."""
     try:
         return Preprocessing.of(run.network).size, run.network, None
     except UserError as error:
@@ -105,7 +105,7 @@ def network_of(run: Run) -> tuple[int, Slimmable | None, str | None]:
 
 
 def some_images(data: str, net: Slimmable, root: str | Path | None, progress: Progress) -> ImageSet:
-    """A number of images that takes only seconds: held-out ones if there are enough, else any."""
+    """Return as many images as take only seconds: held-out ones if there are enough, else any."""
     seen = Preprocessing.of(net)
     macs = cost(net, size=seen.size).macs
     limit = min(MOST, max(LEAST, WORK // macs))

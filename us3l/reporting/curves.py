@@ -39,7 +39,7 @@ Point = tuple[float, float]
 
 
 def loss_curves(steps: Sequence[StepRecord], recipe: Recipe) -> list[Facts]:
-    """The full network's loss, that of the sub-networks by width, and the learning rate."""
+    """Return the full network's loss, that of the sub-networks by width, and the learning rate."""
     if not steps:
         return []
     objective = recipe.objective
@@ -89,7 +89,7 @@ def chart(title: str, about: str, x: Facts, y: Facts, series: list[Facts]) -> Fa
 
 
 def grouped(widths: Iterable[Width]) -> dict[Width, str]:
-    """A name for each width's group, widest first: its own if there are few, else those from quarter to quarter.
+    """Return a name for each width's group, widest first: its own if there are few, else those from quarter to quarter.
 
     >>> grouped([1.0, 0.5, 1.0])
     {1.0: '1x', 0.5: '0.5x'}
@@ -109,7 +109,7 @@ def grouped(widths: Iterable[Width]) -> dict[Width, str]:
 
 
 def thinned(points: Sequence[Point], count: int = POINTS) -> list[list[float]]:
-    """At most `count` points: means over equal parts of the range of steps.
+    """Return at most `count` points: means over equal parts of the range of steps.
 
     >>> thinned([(0, 1.0), (1, 3.0), (2, 5.0), (3, 7.0)], count=2)
     [[0.5, 2.0], [2.5, 6.0]]
@@ -125,5 +125,5 @@ def thinned(points: Sequence[Point], count: int = POINTS) -> list[list[float]]:
 
 
 def short(value: float) -> float:
-    """Five digits are enough for a picture."""
+    """Return a number with five digits, which are enough for a picture."""
     return float(f"{value:.5g}")

@@ -30,19 +30,19 @@ SIDE = 48  # of a thumbnail at most
 
 
 def gallery(net: Slimmable, images: ImageSet, size: int, progress: Advance | None = None) -> dict[str, Any]:
-    """Neighbours, maps and the thumbnails that both point to, as plain values.
+    """Return neighbours, maps and the thumbnails that both point to, as plain values.
 
     Args:
         net: The network that looks.
         images: What it looks at.
         size: Side of what it sees, in pixels.
-        progress: Told how much more is done, of all that `work` says.
+        progress: Called with the number of newly finished items, of all that `work` says.
     """
     if len(images) < FEWEST:
         raise UserError(f"{images.name} has only {len(images)} images; a gallery needs {FEWEST}")
     widths = ends(net)
-    found = embed_all([net.at(width) for width in widths], images, Preprocessing.of(net, size), progress=progress)
-    features = [F.normalize(values.float(), dim=1) for values in found.values]
+    embedded = embed_all([net.at(width) for width in widths], images, Preprocessing.of(net, size), progress=progress)
+    features = [F.normalize(values.float(), dim=1) for values in embedded.values]
     groups, names = grouped(images, features[0])
     queries = choose_queries(len(images), images.labels)
     mapped, shown = choose_mapped(groups)
@@ -70,7 +70,7 @@ def gallery(net: Slimmable, images: ImageSet, size: int, progress: Advance | Non
 
 
 def files_of(images: ImageSet) -> list[str] | None:
-    """What each image is called in its source; None if they have no names."""
+    """Return what each image is called in its source; None if they have no names."""
     if images.files is None or images.files.source.numbered:
         return None
     kept = images.files if images.places is None else images.files.subset(images.places)
@@ -78,28 +78,28 @@ def files_of(images: ImageSet) -> list[str] | None:
 
 
 def ends(net: Slimmable) -> list[Width]:
-    """The widest and the narrowest width that can be used as they are, or the only one."""
+    """Return the widest and the narrowest width that can be used as they are, or the only one."""
     ready = [width for width in net.widths if net.calibrated(width)] or net.widths
     return list(dict.fromkeys((ready[-1], ready[0])))
 
 
 def work(net: Slimmable, images: ImageSet) -> int:
-    """How much the progress counts up to: the images at each width, and those on its map."""
+    """Return how much the progress counts up to: the images at each width, and those on its map."""
     return len(ends(net)) * (len(images) + MAPPED)
 
 
 def grouped(images: ImageSet, features: Tensor) -> tuple[Tensor, list[str]]:
-    """Each image's group, and the groups' names: the classes or, without labels, clusters of similar images."""
+    """Return each image's group, and the groups' names: the classes or, without labels, clusters of similar images."""
     if images.labels is not None and images.classes is not None:
         return images.labels, images.classes
     from sklearn.cluster import KMeans
 
-    found = KMeans(CLUSTERS, n_init=4, random_state=0).fit_predict(features.numpy())
-    return torch.from_numpy(found).long(), [f"cluster {number + 1}" for number in range(CLUSTERS)]
+    clusters = KMeans(CLUSTERS, n_init=4, random_state=0).fit_predict(features.numpy())
+    return torch.from_numpy(clusters).long(), [f"cluster {number + 1}" for number in range(CLUSTERS)]
 
 
 def choose_queries(count: int, labels: Tensor | None) -> Tensor:
-    """Images of different classes where they are known, else from all over the set."""
+    """Return images of different classes where they are known, else from all over the set."""
     if labels is None:
         return evenly(torch.arange(count), QUERIES)
     classes = evenly(labels.unique(), QUERIES)
@@ -107,13 +107,13 @@ def choose_queries(count: int, labels: Tensor | None) -> Tensor:
 
 
 def choose_mapped(groups: Tensor) -> tuple[Tensor, list[int]]:
-    """Some images of some groups: more colours than that cannot be told apart."""
+    """Return some images of some groups: more colours than that cannot be told apart."""
     shown = evenly(groups.unique(), CLASSES)
     return evenly(torch.isin(groups, shown).nonzero().flatten(), MAPPED), shown.tolist()
 
 
 def evenly(values: Tensor, count: int) -> Tensor:
-    """At most `count` of the values, spread over all.
+    """Return at most `count` of the values, spread over all.
 
     >>> evenly(torch.arange(10), 4).tolist()
     [0, 3, 6, 9]
@@ -122,7 +122,7 @@ def evenly(values: Tensor, count: int) -> Tensor:
 
 
 def nearest(features: Tensor, queries: Tensor, count: int) -> Tensor:
-    """For each query the indices of the images with the most similar features, but for itself.
+    """Return, for each query, the indices of the images with the most similar features, but for itself.
 
     >>> nearest(F.normalize(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]])), torch.tensor([0]), 1).tolist()
     [[2]]
@@ -133,7 +133,7 @@ def nearest(features: Tensor, queries: Tensor, count: int) -> Tensor:
 
 
 def layout(features: Sequence[Tensor], progress: Advance | None = None) -> list[np.ndarray]:
-    """Each network's features in two dimensions, from 0 to 1, by t-SNE.
+    """Return each network's features in two dimensions, from 0 to 1, by t-SNE.
 
     The first starts from the principal components, the others from the first: so they can be compared.
     """
@@ -155,7 +155,7 @@ def layout(features: Sequence[Tensor], progress: Advance | None = None) -> list[
 
 
 def contact_sheet(images: Tensor) -> dict[str, Any]:
-    """Thumbnails of images (N x 3 x S x S, uint8) as one JPEG in a data URI, row by row."""
+    """Return thumbnails of images (N x 3 x S x S, uint8) as one JPEG in a data URI, row by row."""
     side = min(SIDE, images.shape[-1])
     if side < images.shape[-1]:
         images = F.interpolate(images.float(), (side, side), mode="bilinear", antialias=True).round().to(torch.uint8)

@@ -12,8 +12,9 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from us3l.objective.losses import info_nce, unit
-from us3l.paper.workspace import Found
+from us3l.paper.workspace import CellResult
 from us3l.reporting import style as draw
+from us3l.reporting.tables import TextTable
 from us3l.run.training_log import Gauges
 
 PANELS = {
@@ -27,9 +28,9 @@ DASHES = {0: ":", 1: "-.", 2: "--", 3: "-"}
 
 
 def guidelines_figure(
-    runs: Mapping[str, Sequence[Gauges]], kept: Mapping[str, int], found: Sequence[Found], path: Path, title: str
+    runs: Mapping[str, Sequence[Gauges]], kept: Mapping[str, int], results: Sequence[CellResult], path: Path, title: str
 ) -> None:
-    """Gauges over the epochs, and the accuracy in the end at every width.
+    """Draw gauges over the epochs, and the accuracy in the end at every width.
 
     Each composition has a colour and a marker of its own; the more guidelines it keeps, the fuller is its line.
     """
@@ -43,10 +44,12 @@ def guidelines_figure(
             points = [(event.epoch, event.gauges["0.25"][gauge]) for event in events if gauge in event.gauges["0.25"]]
             if points:
                 place.plot(*zip(*points, strict=True), label=label, **look)
-        line = sorted((one.entry.width, one.mean) for one in found if one.entry.label == label and one.mean)
+        line = sorted(
+            (result.cell.width, result.mean) for result in results if result.cell.label == label and result.mean
+        )
         if line:
-            told = {0: "no guideline", 1: "one", 2: "two", 3: "all three"}[kept[label]]
-            places[3].plot(*zip(*line, strict=True), label=f"{label} ({told})", **look)
+            number_kept = {0: "no guideline", 1: "one", 2: "two", 3: "all three"}[kept[label]]
+            places[3].plot(*zip(*line, strict=True), label=f"{label} ({number_kept})", **look)
     for place, text in zip(places, (*PANELS.values(), "linear probe in the end, %"), strict=True):
         place.set_title(text, fontsize=11, color=draw.INK, loc="left")
         draw.plain(place, "width" if place is places[3] else "epoch")
@@ -57,24 +60,23 @@ def guidelines_figure(
     draw.save(figure, path)
 
 
-def guidance_notes(runs: Mapping[str, Sequence[Gauges]], kept: Mapping[str, int], found: Sequence[Found]) -> list[str]:
-    """How steady the guidance of 0.25x was over each run, as a table, and whether that explains its accuracy."""
+def guidance_notes(
+    runs: Mapping[str, Sequence[Gauges]], kept: Mapping[str, int], results: Sequence[CellResult]
+) -> list[str | TextTable]:
+    """Return how steady the guidance of 0.25x was over each run, as a table, and whether that explains its accuracy."""
     from scipy.stats import kendalltau
 
-    lines = [
-        "| guidance of 0.25x, mean over the run | guidelines kept | turn | change | spread in the end | linear |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    accuracy_by_turn = []
-    narrow = {one.entry.label: one for one in found if one.entry.width == 0.25}
+    head = "guidance of 0.25x, mean over the run", "guidelines kept", "turn", "change", "spread in the end", "linear"
+    rows, accuracy_by_turn = [], []
+    narrow = {result.cell.label: result for result in results if result.cell.width == 0.25}
     for label, events in runs.items():
-        one, seen = narrow[label], [event.gauges["0.25"] for event in events]
-        turn, change = mean_gauge(seen, "turn"), mean_gauge(seen, "change")
-        accuracy = "collapsed" if one.collapsed else f"{one.mean:.1f}"
-        lines.append(f"| {label} | {kept[label]} | {turn:.2f} | {change:.2f} | {seen[-1]['spread']:.2f} | {accuracy} |")
-        if not one.collapsed and math.isfinite(turn):
-            accuracy_by_turn.append((turn, one.mean))
-    notes = ["\n".join(lines)]
+        result, gauges = narrow[label], [event.gauges["0.25"] for event in events]
+        turn, change, spread = mean_gauge(gauges, "turn"), mean_gauge(gauges, "change"), gauges[-1]["spread"]
+        accuracy = "collapsed" if result.collapsed else f"{result.mean:.1f}"
+        rows.append([label, str(kept[label]), f"{turn:.2f}", f"{change:.2f}", f"{spread:.2f}", accuracy])
+        if not result.collapsed and math.isfinite(turn):
+            accuracy_by_turn.append((turn, result.mean))
+    notes: list[str | TextTable] = [TextTable(head, rows)]
     if len(accuracy_by_turn) > 2:
         tau = kendalltau(*zip(*accuracy_by_turn, strict=True)).statistic
         notes.append(
@@ -84,14 +86,14 @@ def guidance_notes(runs: Mapping[str, Sequence[Gauges]], kept: Mapping[str, int]
     return notes
 
 
-def mean_gauge(seen: Sequence[Mapping[str, float]], name: str) -> float:
-    """Of the measurements that have it: the first has nothing to compare with."""
-    values = [gauges[name] for gauges in seen if name in gauges]
+def mean_gauge(measurements: Sequence[Mapping[str, float]], name: str) -> float:
+    """Return the mean over the measurements that have it: the first has nothing to compare with."""
+    values = [gauges[name] for gauges in measurements if name in gauges]
     return fmean(values) if values else math.nan
 
 
 def rotated(degrees: float) -> dict[str, tuple[Tensor, Tensor]]:
-    """The paper's example: teacher's outputs of three images, all turned by one angle from an iteration to the next.
+    """Return the paper's example: a teacher's outputs of three images, all turned by one angle in an iteration.
 
     The outputs in both iterations; and by each loss the gradients that students get who agree with the teacher, by
     autograd, without the constraint to unit length, as in Lemma 1.
@@ -103,14 +105,14 @@ def rotated(degrees: float) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def gradient(loss: str, teacher: Tensor, temperature: float = 0.5) -> Tensor:
-    """For each image, of its own loss: minus the target, and with InfoNCE plus the mean target by similarity."""
+    """Return the gradient of each image's loss: minus the target; InfoNCE adds the mean target by similarity."""
     student = teacher.clone().requires_grad_()
     value = -(student * teacher).sum() if loss == "MSE" else len(teacher) * info_nce(student, teacher, temperature)
     return torch.autograd.grad(value, student)[0] * (temperature if loss == "InfoNCE" else 1.0)
 
 
 def rotation_figure(path: Path, degrees: float = 40.0) -> None:
-    """Figure 3 of the paper: outputs turn together, and the gradients of MSE change more than those of InfoNCE."""
+    """Draw figure 3 of the paper: outputs turn together, and the gradients of MSE change more than those of InfoNCE."""
     title = f"One turn of all outputs by {degrees:g}° (pale: before): by InfoNCE, gradients change less than by MSE"
     figure = draw.new_figure(12, 4.6, title)
     places = figure.subplots(1, 3, subplot_kw={"aspect": "equal"})

@@ -39,7 +39,7 @@ def methods_table(typed: Callable[[str], str] = str) -> Table:
 
 def cases_table(typed: Callable[[str], str] = str) -> Table:
     from us3l.paper.cases import COMPARISONS, TABLES, cases
-    from us3l.paper.tables import table as rows
+    from us3l.paper.cases import table as rows
 
     title = "\nCases: rows of the paper's tables, trained by the recipe's twin for CPUs, or with `scale='paper'`"
     table = Table(box=None, title=typed(title), title_justify="left")
@@ -49,16 +49,14 @@ def cases_table(typed: Callable[[str], str] = str) -> Table:
         if name not in COMPARISONS:
             table.add_row(f"{name}/1 to /{len(cases(name))}")
             continue
-        for found, row in zip(cases(name), rows(name), strict=True):
-            told = f"{row['Backbone']} {row['Method']}"
-            table.add_row(
-                found.name, found.recipe, found.method, told + (f" by {found.teacher}" if found.teacher else "")
-            )
+        for case, row in zip(cases(name), rows(name), strict=True):
+            teacher = f" by {case.teacher}" if case.teacher else ""
+            table.add_row(case.name, case.recipe, case.method, f"{row['Backbone']} {row['Method']}{teacher}")
     return table
 
 
 def backbones_table(size: int, stem: Literal["imagenet", "cifar"], classes: int, widths: Sequence[float]) -> Table:
-    """What each backbone costs at some widths.
+    """Return what each backbone costs at some widths.
 
     Args:
         size: Side of the images in pixels.
@@ -84,9 +82,9 @@ def backbones_table(size: int, stem: Literal["imagenet", "cifar"], classes: int,
         }
     for name, net in nets.items():
         for width in widths:
-            found = cost(net, width, size=size)
+            price = cost(net, width, size=size)
             labels = (name, str(len(net.widths))) if width == widths[0] else ("", "")
-            macs = (f"{count / 1e9:.3f}" for count in (found.macs, found.macs_with_norms))
-            table.add_row(*labels, f"{width:g}x", f"{found.params / 1e6:.2f}", *macs)
+            macs = (f"{count / 1e9:.3f}" for count in (price.macs, price.macs_with_norms))
+            table.add_row(*labels, f"{width:g}x", f"{price.params / 1e6:.2f}", *macs)
         table.add_section()
     return table

@@ -10,13 +10,26 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from us3l.reporting.palette import COLOURS
 from us3l.system.errors import UserError
 from us3l.system.files import as_plain
 
+COLOURS = (
+    "#0072B2",  # the first seven are Okabe and Ito's
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#8A2BE2",
+    "#882255",
+    "#654321",
+)
+"""Ten that people tell apart on a white ground, whatever their colour vision."""
+
 
 def page(report: dict[str, Any]) -> str:
-    """The page for `{"title": ..., "runs": [...], "compared": [...]}`.
+    """Return the page for `{"title": ..., "runs": [...], "compared": [...]}`.
 
     All names in it may be hostile: the script, which is the only one that may run, sets them as text.
     """
@@ -39,15 +52,15 @@ def page(report: dict[str, Any]) -> str:
 
 
 def style() -> str:
-    """The style of every page."""
+    """Return the style of every page."""
     return Template(part("page.css")).substitute({f"c{n}": colour for n, colour in enumerate(COLOURS)})
 
 
 def script_digest(script: str) -> str:
-    """By which a page's policy names the one script that may run."""
+    """Return the digest by which a page's policy names the one script that may run."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def part(name: str) -> str:
-    """A file that pages are made of."""
+    """Return a file that pages are made of."""
     return files("us3l.reporting").joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A small page with pictures: what `us3l find` found, or `us3l predict` said."""
+"""A small page with pictures: the results of `us3l find` or `us3l predict`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Card:
 
 
 def page(title: str, intro: str, rows: Sequence[Sequence[Card]], marked: bool = True) -> str:
-    """A page that needs no other file.
+    """Return a page that needs no other file.
 
     Args:
         title: Above all.
@@ -82,12 +82,12 @@ def _safe(text: str) -> str:
 
 
 def thumbnails(cards: Iterable[Card]) -> dict[tuple[str | None, str], str]:
-    """The pictures that can be found, as data URIs, by their source and name."""
+    """Return the pictures that can be read, as data URIs, by their source and name."""
     wanted: dict[str, set[str]] = {}
     for card in cards:
         if card.source is not None:
             wanted.setdefault(card.source, set()).add(card.file)
-    found: dict[tuple[str | None, str], str] = {}
+    uris: dict[tuple[str | None, str], str] = {}
     for source, names in wanted.items():
         try:
             files = find(source, "every")
@@ -96,8 +96,8 @@ def thumbnails(cards: Iterable[Card]) -> dict[tuple[str | None, str], str]:
         places = [index for index in files.chosen if files.source.name(index) in names]
         for index, uri in zip(places, _uris(files, places), strict=True):
             if uri is not None:
-                found[source, files.source.name(index)] = uri
-    return found
+                uris[source, files.source.name(index)] = uri
+    return uris
 
 
 def _uris(files: ImageFiles, places: Sequence[int]) -> Iterable[str | None]:
@@ -112,29 +112,29 @@ def _uris(files: ImageFiles, places: Sequence[int]) -> Iterable[str | None]:
         yield "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def found_rows(
+def match_rows(
     queries: Sequence[str],
     query_source: str | None,
     files: Sequence[str],
     source: str | None,
     matches: Sequence[Sequence[tuple[int, float]]],
 ) -> list[list[Card]]:
-    """A row for each query: its picture, then those of what was found."""
+    """Return a row for each query: its picture, then those of its matches."""
     return [
-        [Card(query, (), query_source), *(Card(files[place], (f"{cosine:.3f}",), source) for place, cosine in found)]
-        for query, found in zip(queries, matches, strict=True)
+        [Card(query, (), query_source), *(Card(files[place], (f"{cosine:.3f}",), source) for place, cosine in nearest)]
+        for query, nearest in zip(queries, matches, strict=True)
     ]
 
 
-def predicted_rows(rows: Sequence[Mapping[str, Any]], source: str | None) -> list[list[Card]]:
-    """Pictures with their classes, the least sure first, some to a row."""
+def prediction_rows(rows: Sequence[Mapping[str, Any]], source: str | None) -> list[list[Card]]:
+    """Return pictures with their classes, the least sure first, some to a row."""
     cards = [
-        Card(row["file"], (row["class"] or "not sure", f"{row['probability']:.3f}", *_told(row)), source)
+        Card(row["file"], (row["class"] or "not sure", f"{row['probability']:.3f}", *_true_class(row)), source)
         for row in sorted(rows, key=lambda row: row["probability"])
     ]
     return [cards[start : start + ACROSS] for start in range(0, len(cards), ACROSS)]
 
 
-def _told(row: Mapping[str, Any]) -> list[str]:
+def _true_class(row: Mapping[str, Any]) -> list[str]:
     label = row.get("label")
     return [f"is {label}"] if label and row["class"] and label != row["class"] else []

@@ -1,25 +1,26 @@
-"""What is known about a run, as plain values: everything that its page shows, but for the images.
+"""The facts about a run, as plain values: everything that its page shows, but for the images.
 
-A table is a dictionary with `columns` (`name`, and `kind` of number) and `rows`; for charts see `records`.
+A table is a dictionary with `columns` (`name`, and `kind` of number) and `rows`; for charts see `curves`.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from us3l.deploy.profile import all_costs, pareto
+from us3l.costs import pareto
+from us3l.deploy.profile import all_costs
 from us3l.objective.methods import METHODS
 from us3l.reporting.advice import advise, longer_run
 from us3l.reporting.curves import Facts, chart, gauge_curves, loss_curves
-from us3l.reporting.profile_tables import NAMES
+from us3l.reporting.deploy_tables import BACKEND_NAMES
 from us3l.reporting.search_tables import search_facts
-from us3l.reporting.tables import comparison
+from us3l.reporting.tables import KINDS, shown_columns
 from us3l.run import Run
 from us3l.run.evaluations import EVALUATIONS, METRICS, QUALITIES, EvaluationRecord
 from us3l.run.profiles import Costs, Latency, Profile, newest_profile
@@ -43,7 +44,7 @@ def run_facts(
     problem: str | None = None,
     typed: Callable[[str], str] = str,
 ) -> Facts:
-    """All facts about a run. Sections without facts are None or empty.
+    """Return all facts about a run. Sections without facts are None or empty.
 
     Args:
         run: Finished or not.
@@ -55,26 +56,26 @@ def run_facts(
     """
     config, history, records = config_of(run), read_history(run), read_records(run)
     steps = [record for record in records if isinstance(record, StepRecord)]
-    found, stale = evaluations(run, config.recipe.network.individual)
+    evaluated, stale = evaluations(run, config.recipe.network.individual)
     figures, widths, profile = [], [], None
     if net is not None:
         profile = newest_profile(run)
         costs = profile.costs if profile else all_costs(net, size)
         costs = [row for row in costs if row.width.plain]
         widths = sorted(row.width for row in costs)
-        figures = width_figures(costs, profile.latencies if profile else [], found, net.canonical)
+        figures = width_figures(costs, profile.latencies if profile else [], evaluated, net.canonical)
         if (alone := config.recipe.network.individual) is not None:
             widths = [Width(alone)]
     return {
         "name": name,
         "lead": lead(config, widths, run.finished),
-        "headlines": headlines(found),
+        "headlines": headlines(evaluated),
         "summary": [*summary(run, config, history, steps), *(["Left out", why] for why in stale)],
         "problem": problem,
         "widths": widths,
         "figures": figures,
         "trade_offs": trade_offs(figures),
-        "evaluations": [evaluation_facts(one) for one in found],
+        "evaluations": [evaluation_facts(record) for record in evaluated],
         "searches": searches(run),
         "advice": advice_facts(run, config, records, typed),
         "curves": loss_curves(steps, config.recipe) + gauge_curves(records),
@@ -87,7 +88,7 @@ def run_facts(
 
 
 def lead(config: RunConfig, widths: Sequence[Width], finished: bool) -> str:
-    """The run in a sentence."""
+    """Return the run in a sentence."""
     recipe = config.recipe
     data = Path(config.data).name
     what = "with labels" if recipe.objective.supervised else "without labels"
@@ -100,6 +101,7 @@ def lead(config: RunConfig, widths: Sequence[Width], finished: bool) -> str:
 
 
 def summary(run: Run, config: RunConfig, history: History | None, steps: Sequence[StepRecord]) -> list[list[str]]:
+    """Return what the run is, each with its name."""
     recipe = config.recipe.resolved()
     network = recipe.network
     method = method_of(recipe)
@@ -121,7 +123,7 @@ def summary(run: Run, config: RunConfig, history: History | None, steps: Sequenc
 
 
 def method_of(recipe: Recipe) -> str | None:
-    """The name of the method, unless it is a composition of its own."""
+    """Return the name of the method; None if it is a composition of its own."""
     for name, method in METHODS.items():
         fits = all(getattr(recipe.objective, setting) == value for setting, value in method.objective.items())
         alone = method.network["individual"] is not None
@@ -135,16 +137,17 @@ def method_of(recipe: Recipe) -> str | None:
 
 
 def composition(recipe: Recipe) -> str:
+    """Return the losses of a method that has no name."""
     objective = recipe.objective
     full, subs = (" + ".join(losses) for losses in (objective.base_losses, objective.sub_losses))
     return f"base loss {full}, sub-networks' loss {subs} through head {objective.head}"
 
 
-def headlines(found: Sequence[EvaluationRecord]) -> list[Facts]:
-    """The accuracies that matter most, of the first evaluation: at its widest and its narrowest width."""
+def headlines(evaluated: Sequence[EvaluationRecord]) -> list[Facts]:
+    """Return the accuracies that matter most, of the first evaluation: at its widest and its narrowest width."""
     for metric, what in METRICS.items():
-        for one in found:
-            measured = [result for result in one.widths if metric in result.scores]
+        for record in evaluated:
+            measured = [result for result in record.widths if metric in result.scores]
             measured.sort(key=lambda result: result.width, reverse=True)
             if not measured:
                 continue
@@ -152,7 +155,7 @@ def headlines(found: Sequence[EvaluationRecord]) -> list[Facts]:
             tiles = []
             for result in ends:
                 floor, score = result.untrained.get(metric), result.scores[metric]
-                note = f"{what} on {one.name}" + (f", untrained {floor:.1f} %" if floor is not None else "")
+                note = f"{what} on {record.name}" + (f", untrained {floor:.1f} %" if floor is not None else "")
                 note += f"; 95 % interval {score.low:.1f} to {score.high:.1f} %"
                 value = f"{score.top1:.1f} %"
                 tiles.append({"label": f"Accuracy at {result.width:g}x", "value": value, "note": note})
@@ -165,6 +168,7 @@ def headlines(found: Sequence[EvaluationRecord]) -> list[Facts]:
 
 
 def provenance(run: Run, config: RunConfig, net: Slimmable | None, profile: Profile | None) -> list[list[str]]:
+    """Return what the page was made from and with, each with its name."""
     rows = [["Folder", str(run.folder)], ["Seed", str(config.recipe.seed)]]
     if net is not None:
         rows.append(["Weights, SHA-256", checksum(run.model / "weights.safetensors")])
@@ -176,7 +180,7 @@ def provenance(run: Run, config: RunConfig, net: Slimmable | None, profile: Prof
 
 
 def _titled(name: str) -> str:
-    """As it begins a line."""
+    """Return a name as it begins a line."""
     return name if name.startswith("kNN") else name[0].upper() + name[1:]
 
 
@@ -187,22 +191,25 @@ def _inline(value: Any) -> str:
 def advice_facts(
     run: Run, config: RunConfig, records: Sequence[Record], typed: Callable[[str], str] = str
 ) -> Facts | None:
-    """Whether to train longer, by gauges that need no labels, and how."""
-    found = advise(records, run.finished)
-    if found is None:
+    """Return whether to train longer, by gauges that need no labels, and how; None without such gauges."""
+    advice = advise(records, run.finished)
+    if advice is None:
         return None
     recipe = config.recipe
     call = longer_run(run.folder, run.config_file, recipe.epochs, recipe.max_steps)
-    command = typed(call).strip("`") if found.longer else None
-    return {"verdict": found.verdict, "text": found.text, "command": command}
+    command = typed(call).strip("`") if advice.longer else None
+    return {"verdict": advice.verdict, "text": advice.text, "command": command}
 
 
 # What it is worth and what it costs
 
 
 def evaluations(run: Run, individual: float | None = None) -> tuple[list[EvaluationRecord], list[str]]:
-    """All there are, and why some are left out. A network that was trained alone goes by its width in the family."""
-    found, stale = [], []
+    """Return all evaluations, and why some are left out.
+
+    A network that was trained alone goes by its width in the family.
+    """
+    evaluated, stale = [], []
     for name in EVALUATIONS.names(run):
         EVALUATIONS.read(run, name, check=False)  # damage is an error
         try:
@@ -212,69 +219,63 @@ def evaluations(run: Run, individual: float | None = None) -> tuple[list[Evaluat
             continue
         if individual is not None:
             record = replace(record, widths=[replace(row, width=Width(individual)) for row in record.widths])
-        found.append(record)
-    return found, stale
+        evaluated.append(record)
+    return evaluated, stale
 
 
-QUALITY_KINDS = {"rankme": "number", "lidar": "number", "agreement": "percent"}
-
-
-def evaluation_facts(one: EvaluationRecord) -> Facts:
-    names = {"width": ("width", "width"), "params": ("parameters", "count"), "macs": ("MACs", "count")}
-    for metric, name in METRICS.items():
-        names |= {
-            metric: (name, "percent"),
-            f"{metric}_untrained": (f"{name}, untrained", "percent"),
-            f"{metric}_top5": (f"{name}, top 5", "percent"),
-        }
-    names |= {name: (title, QUALITY_KINDS[name]) for name, title in QUALITIES.items()}
-    rows = [
-        {name: result.row.get(name) for name in names} | {"width": result.width.as_plain()} for result in one.widths
-    ]
-    shown = [name for name in names if any(row[name] is not None for row in rows)]
-    columns = [{"name": names[name][0], "kind": names[name][1]} for name in shown]
-    table = {"columns": columns, "rows": [[row[name] for name in shown] for row in rows]}
-    return {"name": one.name, "about": trust(one), "table": table, "classes": by_class(one)}
+def evaluation_facts(record: EvaluationRecord) -> Facts:
+    """Return an evaluation with the columns that the terminal shows, and accuracies by class."""
+    columns = shown_columns(record.widths)
+    rows = [[column.value(result) for column in columns] for result in record.widths]
+    table = {"columns": [{"name": column.title, "kind": column.kind} for column in columns], "rows": rows}
+    return {"name": record.name, "about": trust(record), "table": table, "classes": by_class(record)}
 
 
 def searches(run: Run) -> list[Facts]:
-    """What was found by searches of the present weights, the newest first."""
+    """Return the searches of the present weights, the newest first."""
     present = run.weights if run.model.is_dir() else None
-    known = reversed(by_date(SEARCHES.read_all(run, check=False).values()))
-    return [search_facts(one) for one in known if present and one.weights and not one.weights.differences(present)]
+    newest_first = reversed(by_date(SEARCHES.read_all(run, check=False).values()))
+    return [
+        search_facts(record)
+        for record in newest_first
+        if present and record.weights and not record.weights.differences(present)
+    ]
 
 
-def trust(one: EvaluationRecord) -> str:
-    """How the accuracies came about, and how far they can be trusted."""
-    if one.metric is None:
+def trust(record: EvaluationRecord) -> str:
+    """Return how the accuracies came about, and how far they can be trusted."""
+    if record.metric is None:
         return "without labels"
-    parts = [f"protocol {one.protocol}"] if one.protocol else []
-    if one.train_images is not None and one.test_images is not None:
-        parts.append(f"{one.train_images:,} images to learn from, {one.test_images:,} to test")
-    scores = [score for row in one.widths for score in row.scores.values()]
+    parts = [f"protocol {record.protocol}"] if record.protocol else []
+    if record.train_images is not None and record.test_images is not None:
+        parts.append(f"{record.train_images:,} images to learn from, {record.test_images:,} to test")
+    scores = [score for row in record.widths for score in row.scores.values()]
     if scores:
         parts.append(f"95 % intervals within ±{max(score.high - score.low for score in scores) / 2:.1f} points")
     return "; ".join(parts)
 
 
-def by_class(one: EvaluationRecord) -> Facts | None:
-    """A table of the accuracy for each class at each width, by the first kind of accuracy there is."""
+def by_class(record: EvaluationRecord) -> Facts | None:
+    """Return a table of the accuracy for each class at each width, by the first kind of accuracy there is."""
     for metric, name in METRICS.items():
-        columns = {row.width: row.scores[metric].per_class for row in one.widths if metric in row.scores}
-        if columns and one.classes:
+        columns = {row.width: row.scores[metric].per_class for row in record.widths if metric in row.scores}
+        if columns and record.classes:
             heads = [{"name": "class", "kind": "text"}]
             heads += [{"name": f"{width:g}x, {name}", "kind": "percent"} for width in columns]
-            return {"columns": heads, "rows": [list(row) for row in zip(one.classes, *columns.values(), strict=True)]}
+            return {
+                "columns": heads,
+                "rows": [list(row) for row in zip(record.classes, *columns.values(), strict=True)],
+            }
     return None
 
 
 def width_figures(
     costs: Sequence[Costs],
     latencies: Sequence[Latency],
-    found: Sequence[EvaluationRecord],
+    evaluated: Sequence[EvaluationRecord],
     canonical: Callable[[Width], Width],
 ) -> list[Facts]:
-    """What is known of every distinct width, narrowest first; None where nobody measured.
+    """Return what was measured of every distinct width, narrowest first; None where nobody measured.
 
     Accuracies come first, then costs, then quality without labels. `role` tells them apart.
     """
@@ -282,23 +283,22 @@ def width_figures(
     alone = len(rows) == 1
 
     def figure(label: str, kind: str, values: Mapping[Width, float], missing: str = "", role: str = "cost") -> Facts:
-        known = [values.get(row.width) for row in rows]
-        return {"label": label, "kind": kind, "values": known, "missing": missing, "role": role}
+        by_row = [values.get(row.width) for row in rows]
+        return {"label": label, "kind": kind, "values": by_row, "missing": missing, "role": role}
 
-    def evaluated(metric: str, name: str, kind: str, role: str) -> list[Facts]:
-        shown = []
-        for one in found:
-            values = {
-                rows[0].width if alone else canonical(result.width): value
-                for result in one.widths
-                if (value := result.row.get(metric)) is not None
-            }
-            if values:
-                shown.append(figure(f"{_titled(name)}, {one.name}", kind, values, "not evaluated", role))
-        return shown
+    def measured(names: Mapping[str, str], role: str) -> Iterator[Facts]:
+        for name, title in names.items():
+            for record in evaluated:
+                values = {
+                    rows[0].width if alone else canonical(width): value
+                    for width, value in by_width(record, name).items()
+                }
+                if values:
+                    label = f"{_titled(title)}, {record.name}"
+                    yield figure(label, KINDS[name], values, "not evaluated", role)
 
-    figures = [one for metric, name in METRICS.items() for one in evaluated(metric, name, "percent", "accuracy")]
-    figures += [
+    figures = [
+        *measured(METRICS, "accuracy"),
         figure("Parameters", "count", {row.width: row.params for row in rows}),
         figure("MACs per image", "count", {row.width: row.macs for row in rows}),
         figure("Size of the weights", "bytes", {row.width: row.bytes for row in rows}),
@@ -307,16 +307,14 @@ def width_figures(
     batch = min((latency.batch for latency in latencies), default=1)
     for backend in dict.fromkeys(latency.backend for latency in latencies):
         timed = {row.width: row.p50_ms for row in latencies if (row.backend, row.batch) == (backend, batch)}
-        label = f"Latency, {NAMES.get(backend, backend)}" + (f", {batch} images" if batch > 1 else "")
+        label = f"Latency, {BACKEND_NAMES.get(backend, backend)}" + (f", {batch} images" if batch > 1 else "")
         figures.append(figure(label, "ms", timed, "not timed"))
-    for quality, name in QUALITIES.items():
-        figures += evaluated(quality, name, QUALITY_KINDS[quality], "quality")
-    return figures
+    return [*figures, *measured(QUALITIES, "quality")]
 
 
 def trade_offs(figures: Sequence[Facts]) -> list[Facts]:
-    """For each accuracy and each cost, by their places in `figures`: the places of the widths on the Pareto front."""
-    found = []
+    """Return, for each accuracy and each cost in `figures`, by their places, which widths are on the Pareto front."""
+    fronts = []
     for accuracy, worth in enumerate(figures):
         for cost, price in enumerate(figures):
             if (worth["role"], price["role"]) != ("accuracy", "cost"):
@@ -328,41 +326,39 @@ def trade_offs(figures: Sequence[Facts]) -> list[Facts]:
             }
             if points:
                 front = [list(points)[place] for place in pareto(list(points.values()))]
-                found.append({"accuracy": accuracy, "cost": cost, "front": front})
-    return found
+                fronts.append({"accuracy": accuracy, "cost": cost, "front": front})
+    return fronts
 
 
 def compared(runs: Mapping[str, Sequence[EvaluationRecord]]) -> list[Facts]:
-    """Each accuracy and quality that several runs have on the same data: over width as a chart, and as a table."""
-    found = []
-    for data in dict.fromkeys(one.name for some in runs.values() for one in some):
-        having = {name: one for name, some in runs.items() for one in some if one.name == data}
+    """Return each accuracy and quality that several runs have on the same data, as a chart and as a table."""
+    charts = []
+    for data in dict.fromkeys(record.name for records in runs.values() for record in records):
+        having = {name: record for name, records in runs.items() for record in records if record.name == data}
         for metric, what in (METRICS | QUALITIES).items():
-            results = {
-                name: one.widths
-                for name, one in having.items()
-                if any(result.row.get(metric) is not None for result in one.widths)
-            }
-            if len(results) < 2:
+            columns = {name: values for name, record in having.items() if (values := by_width(record, metric))}
+            if len(columns) < 2:
                 continue
-            rows = comparison(results, metric)
-            series = [
-                {
-                    "name": name,
-                    "points": [[width, row[name]] for width, row in reversed(rows.items()) if row[name] is not None],
-                }
-                for name in results
-            ]
             unequal = [
-                one.replace("_", " ")
-                for one in ("train_images", "test_images", "training")
-                if len({str(getattr(having[name], one)) for name in results}) > 1
+                setting.replace("_", " ")
+                for setting in ("train_images", "test_images", "training")
+                if len({str(getattr(having[name], setting)) for name in columns}) > 1
             ]
             care = f"Take care: the evaluations differ in {', '.join(unequal)}." if unequal else ""
-            title = f"{_titled(what)} on {data}"
-            kind = QUALITY_KINDS.get(metric, "percent")
+            title, kind = f"{_titled(what)} on {data}", KINDS[metric]
             y = {"label": QUALITIES.get(metric, "top-1 accuracy"), "kind": kind}
-            columns = [{"name": "width", "kind": "width"}, *({"name": name, "kind": kind} for name in results)]
-            table = {"columns": columns, "rows": [[width, *row.values()] for width, row in rows.items()]}
-            found.append(chart(title, care, {"label": "width", "kind": "width"}, y, series) | {"table": table})
-    return found
+            series = [
+                {"name": name, "points": [list(point) for point in sorted(values.items())]}
+                for name, values in columns.items()
+            ]
+            widths = sorted({width for values in columns.values() for width in values}, reverse=True)
+            heads = [{"name": "width", "kind": "width"}, *({"name": name, "kind": kind} for name in columns)]
+            rows = [[width, *(values.get(width) for values in columns.values())] for width in widths]
+            picture = chart(title, care, {"label": "width", "kind": "width"}, y, series)
+            charts.append(picture | {"table": {"columns": heads, "rows": rows}})
+    return charts
+
+
+def by_width(record: EvaluationRecord, name: str) -> dict[Width, float]:
+    """Return a figure of `WidthResult.row` at each width where it was measured."""
+    return {result.width: value for result in record.widths if (value := result.row.get(name)) is not None}

@@ -14,17 +14,19 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from us3l.reporting.palette import COLOURS, INK, RULE
+from us3l.reporting.page import COLOURS
 from us3l.system.errors import UserError
 from us3l.system.files import replacing
 from us3l.system.streams import one_line
 
+INK = "#444444"
+RULE = "#e4e4e4"
 MARKERS = "osD^vP*Xph"
 DASHES = ("-", "--", ":", "-.")
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Of the lines of a picture, from 0: ten colours with markers of their own, then the same dashed.
+    """Return the style of a picture's line, by its number: ten colours, each with its marker, then the same dashed.
 
     >>> line_style(0) == line_style(10) | {"linestyle": "-"}
     True
@@ -34,7 +36,7 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
-    """An empty figure with its title, in inches."""
+    """Return an empty figure with its title, in inches."""
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.08))
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", wrap=True)
@@ -42,7 +44,7 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 
 
 def plain(axes: Axes, x: str | None = None, y: str | None = None) -> None:
-    """Rules instead of a frame, and the axes' names."""
+    """Draw rules instead of a frame, and name the axes."""
     axes.grid(axis="y", color=RULE, linewidth=0.8)
     axes.set_axisbelow(True)
     for spine in axes.spines.values():
@@ -55,7 +57,7 @@ def plain(axes: Axes, x: str | None = None, y: str | None = None) -> None:
 
 
 def log_ticks(axes: Axes, label: Callable[[float], str] = "{:g}".format) -> None:
-    """A logarithmic x axis with ticks at 1, 2 and 5, and what they say."""
+    """Make the x axis logarithmic, with ticks at 1, 2 and 5, and what they say."""
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: label(value)))
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -63,14 +65,14 @@ def log_ticks(axes: Axes, label: Callable[[float], str] = "{:g}".format) -> None
 
 
 def legend(figure: Figure, axes: Axes, columns: int = 4, size: float = 11) -> None:
-    """What the lines are, below everything."""
+    """Say what the lines are, below everything."""
     handles, labels = axes.get_legend_handles_labels()
     columns = min(columns, max(1, len(labels)))
     figure.legend(handles, labels, fontsize=size, frameon=False, ncols=columns, loc="outside lower center")
 
 
 def checked(path: str | Path) -> Path:
-    """The path of a picture; one of another kind is an error."""
+    """Return the path of a picture; raise a `UserError` if it is of another kind."""
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"a figure is written as .png or .svg, not {path.name}")

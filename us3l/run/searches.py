@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from us3l.costs import pareto
 from us3l.run.folder import Run
 from us3l.run.identity import clean
 from us3l.run.records import LARGEST, Amount, Number, StampedRecord, Store, WholeNumber, write_csv
@@ -80,17 +81,13 @@ class SearchRecord(StampedRecord):
         return next((network for network in self.networks if network.width == width), None)
 
     def front(self, uniform: bool | None = None) -> list[ScoredNetwork]:
-        """The networks that no cheaper network beats, cheapest first.
+        """Return the networks that no cheaper network beats, cheapest first.
 
         Args:
             uniform: Only plain widths, or only sub-networks whose stages differ (default: all).
         """
         some = [network for network in self.networks if uniform in (None, network.uniform)]
-        front: list[ScoredNetwork] = []
-        for network in sorted(some, key=lambda network: (network.figures[self.figure], -network.score)):
-            if not front or network.score > front[-1].score:
-                front.append(network)
-        return front
+        return [some[place] for place in pareto([(network.figures[self.figure], network.score) for network in some])]
 
     @property
     def rows(self) -> list[dict[str, Any]]:

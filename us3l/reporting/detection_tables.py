@@ -17,8 +17,8 @@ from us3l.detection.coco import decode_mask
 from us3l.detection.examples import pixels
 from us3l.detection.inference import Findings
 from us3l.detection.scenes import Scene
-from us3l.reporting.palette import COLOURS, INK
-from us3l.reporting.style import new_figure, save
+from us3l.reporting.page import COLOURS
+from us3l.reporting.style import INK, new_figure, save
 from us3l.run.detections import AveragePrecision, Scores
 from us3l.system.spacing import evenly_spaced
 
@@ -29,7 +29,7 @@ Marked = tuple[int, Sequence[float], Any, str]
 
 
 def detections_table(findings: Findings, untrained: Findings | None = None) -> Table:
-    """AP, AP50 and AP75 for boxes and masks: of all classes, of these before training, and of each with objects."""
+    """Return AP, AP50 and AP75 for boxes and masks: of all classes, of these untrained, and of each with objects."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("class", no_wrap=True)
     table.add_column("objects", justify="right")
@@ -42,8 +42,8 @@ def detections_table(findings: Findings, untrained: Findings | None = None) -> T
         for instance in scene.instances:
             counts[instance.label] += not (instance.crowd or instance.difficult)
 
-    def row(name: str, count: int, found: Findings, pick: Callable[[Scores], AveragePrecision]) -> None:
-        cells = [cell for kind in kinds for cell in _numbers(pick(getattr(found, kind)))]
+    def row(name: str, count: int, scored: Findings, pick: Callable[[Scores], AveragePrecision]) -> None:
+        cells = [cell for kind in kinds for cell in _numbers(pick(getattr(scored, kind)))]
         table.add_row(name, str(count), *cells)
 
     row("all", sum(counts), findings, lambda scores: scores.overall)
@@ -61,7 +61,7 @@ def _numbers(precision: AveragePrecision) -> list[str]:
 
 
 def detections_figure(findings: Findings, path: Path, title: str) -> None:
-    """Some scenes as a PNG: the truth on the left, confident detections on the right."""
+    """Draw some scenes as a PNG: the truth on the left, confident detections on the right."""
     scenes = _spread(findings.scenes.scenes)
     images = [pixels(scene) for scene in scenes]
     heights = [image.shape[0] / image.shape[1] for image in images]
@@ -70,26 +70,28 @@ def detections_figure(findings: Findings, path: Path, title: str) -> None:
     rows = figure.subplots(len(scenes), 2, squeeze=False, height_ratios=heights)
     names = findings.scenes.classes
     for (left, right), scene, image in zip(rows, scenes, images, strict=True):
-        truth = [(one.label, one.box, one.segmentation, names[one.label]) for one in scene.instances if not one.crowd]
-        found = [
-            _marked(one, findings)
-            for one in findings.detections
-            if one["image_id"] == scene.id and one["score"] >= CONFIDENT
+        objects = [thing for thing in scene.instances if not thing.crowd]
+        truth = [(thing.label, thing.box, thing.segmentation, names[thing.label]) for thing in objects]
+        confident = [
+            _marked(detection, findings)
+            for detection in findings.detections
+            if detection["image_id"] == scene.id and detection["score"] >= CONFIDENT
         ]
         _draw(left, image, truth, f"truth: {len(truth)} objects")
-        _draw(right, image, found, f"detections: {len(found)} with a score of {CONFIDENT:g} or more")
+        _draw(right, image, confident, f"detections: {len(confident)} with a score of {CONFIDENT:g} or more")
     save(figure, path, dpi=100)
 
 
 def _spread(scenes: Sequence[Scene]) -> list[Scene]:
-    """Some scenes with objects from all over the set, or without any if none has."""
+    """Return some scenes with objects from all over the set, or without any if none has."""
     fitting = [scene for scene in scenes if scene.learnable] or list(scenes)
     return [fitting[place] for place in evenly_spaced(len(fitting), SHOWN)]
 
 
-def _marked(one: dict[str, Any], findings: Findings) -> Marked:
-    label = findings.scenes.category_ids.index(one["category_id"])
-    return label, one["bbox"], one.get("segmentation"), f"{findings.scenes.classes[label]} {one['score']:.2f}"
+def _marked(detection: dict[str, Any], findings: Findings) -> Marked:
+    label = findings.scenes.category_ids.index(detection["category_id"])
+    text = f"{findings.scenes.classes[label]} {detection['score']:.2f}"
+    return label, detection["bbox"], detection.get("segmentation"), text
 
 
 def _draw(axes: Axes, image: np.ndarray, marks: Sequence[Marked], title: str) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 from us3l.objective.sampling import sample_widths
 from us3l.objective.scaling import memory
-from us3l.paper.cases import TABLES, Case, case, cases
+from us3l.paper.cases import TABLES, Case, Row, case, cases, table
 from us3l.paper.scales import Scale
-from us3l.paper.tables import Row, table
 from us3l.run.identity import EvaluationSplit
 from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe
@@ -57,8 +56,8 @@ ELASTIC: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("ViT-Tiny, also fewer blocks", "cifar-vit-tiny", {"mixed": 0.5, "mixed_depth": 0.5}),
 )
 """US3L-plus with half of its random sub-networks drawn as `us3l search` finds them: what plain widths lose by it."""
-UNTOLD = ("Once Training", "Training Cost", "Expected forward number", "Case", "Avg.", "1.0x diff", "Model Type")
-OWN = {
+UNNAMED = ("Once Training", "Training Cost", "Expected forward number", "Case", "Avg.", "1.0x diff", "Model Type")
+OURS = {
     "every-width": "networks trained alone, US+SimCLR, the paper's US3L and US3L-plus",
     "plus-ablation": "US3L-plus with each of its ingredients taken away",
     "backbones": "ViT-Tiny and MobileNetV2: networks trained alone, the paper's US3L and US3L-plus",
@@ -73,7 +72,7 @@ REPRODUCIBLE = (
     "classification",
     "classification-r18",
     "coco",
-    *OWN,
+    *OURS,
 )
 
 
@@ -141,54 +140,53 @@ FORMER = {(name, value): former for (name, former), value in RENAMED.items()}
 
 
 def distinct(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """What is not at its default, so that settings which are new to a later version leave names as they were.
+    """Return what is not at its default, so that settings which are new to a later version leave names as they were.
 
     Values that were renamed since have their former names, for the same reason.
     """
-    found = {}
+    changed = {}
     for key, value in values.items():
         if isinstance(value, dict) and isinstance(defaults.get(key), dict):
             value = distinct(value, defaults[key]) or defaults[key]
         if value != defaults.get(key):
-            found[key] = FORMER.get((key, value), value) if isinstance(value, str) else value
-    return found
+            changed[key] = FORMER.get((key, value), value) if isinstance(value, str) else value
+    return changed
 
 
-def entries(name: str, scale: Scale) -> list[PaperCell]:
-    """All figures of a table at a scale, row by row."""
+def cells_of(name: str, scale: Scale) -> list[PaperCell]:
+    """Return all figures of a table at a scale, row by row."""
     if name not in REPRODUCIBLE:
         raise UserError(f"no table {name!r} can be reproduced: choose from {', '.join(REPRODUCIBLE)}")
     if name in ("classification", "classification-r18", "coco"):
         return list(transfers(name, scale))
-    found: list[PaperCell] = []
+    data = scale.data({"main-vit-cifar10": "cifar10", "main-imagenet": "imagenet"}.get(name, "cifar100"))
+    cells: list[PaperCell] = []
     for number, (chosen, row) in enumerate(rows_of(name), start=1):
         alone = row.get("Once Training") == "no" or row.get("Method") == "Individual"
-        data = scale.data({"main-vit-cifar10": "cifar10", "main-imagenet": "imagenet"}.get(name, "cifar100"))
-        columns = {width: value for column, value in row.items() if (width := width_of(column))}
-        widths = columns if scale.widths is None or name == "app-arbitrary-width" else scale.widths
+        accuracies = by_width(row)
+        widths = accuracies if scale.widths is None or name == "app-arbitrary-width" else scale.widths
         for width in widths:
-            told = columns.get(width, "")
+            accuracy = accuracies.get(width, "")
             what = (number, label_of(row), label_of(row), f"{width:g}x", width)
-            found.append(PaperCell(*what, chosen, alone, data, data, figure(told), told == "-"))
-    return found
+            cells.append(PaperCell(*what, chosen, alone, data, data, number_in(accuracy), accuracy == "-"))
+    return cells
 
 
 def rows_of(name: str) -> list[tuple[Case, Row]]:
-    """The cases of a table's rows, and the rows."""
+    """Return the cases of a table's rows, and the rows."""
     losses = list(zip(cases("app-ablation"), table("app-ablation"), strict=True))
     if name == "guidelines":
         return [losses[number - 1] for number in GUIDELINES]
     if name == "every-width":
-        told = table("main-cifar100")
-        untold = {"Backbone": "-", "Pretrained Teacher": "-"}
+        unnamed = {"Backbone": "-", "Pretrained Teacher": "-"}
         rivals = [
-            (case(f"main-cifar100/{number}"), told[number - 1] | untold | {"Method": words})
+            (case(f"main-cifar100/{number}"), table("main-cifar100")[number - 1] | unnamed | {"Method": words})
             for number, words in RIVALS.items()
         ]
         return [*rivals, (PLUS, blank("US3L-plus"))]
     if name == "plus-ablation":
         less = {words: replace(PLUS, objective=changes) for words, changes in TAKEN_AWAY.items()}
-        return [(PLUS, blank("US3L-plus")), *((one, blank(words)) for words, one in less.items())]
+        return [(PLUS, blank("US3L-plus")), *((chosen, blank(words)) for words, chosen in less.items())]
     if name == "backbones":
         return [other_backbone(*row) for row in BACKBONES]
     if name == "elastic":
@@ -209,18 +207,19 @@ def rows_of(name: str) -> list[tuple[Case, Row]]:
 
 
 def other_backbone(words: str, name: str, number: int, method: str | None) -> tuple[Case, Row]:
-    told = case(f"{name}/{number}")
+    """Return the case of a row of `BACKBONES`, and a row with its name."""
+    chosen = case(f"{name}/{number}")
     once = table(name)[number - 1]["Once Training"]
-    return replace(told, method=method or told.method), blank(words) | {"Once Training": once}
+    return replace(chosen, method=method or chosen.method), blank(words) | {"Once Training": once}
 
 
 def blank(method: str) -> Row:
-    """A row that is not in the paper, with the columns of its main table."""
-    return {"Method": method} | {column: "" for column in table("main-cifar100")[0] if width_of(column)}
+    """Return a row that is not in the paper, with the columns of its main table."""
+    return {"Method": method} | dict.fromkeys(filter(width_of, table("main-cifar100")[0]), "")
 
 
 def transfers(name: str, scale: Scale) -> Iterator[PaperCell]:
-    """Of networks pre-trained on ImageNet to other data: a row is a width and a method."""
+    """Yield the figures of networks pre-trained on ImageNet on other data: a row is a width and a method."""
     for number, row in enumerate(table(name), start=1):
         net, width = row.get("Net", "R-50"), width_of(row["Width"])
         assert width
@@ -230,45 +229,47 @@ def transfers(name: str, scale: Scale) -> Iterator[PaperCell]:
                 data, metric = (TRANSFER[column], "linear") if column in TRANSFER else ("coco", column)
                 what = (number, f"{net} {row['Width']} {row['Method']}", f"{net} {row['Method']}", column, width)
                 alone = row["Method"] == "BYOL"
-                yield PaperCell(*what, chosen, alone, scale.data("imagenet"), data, figure(value), value == "-", metric)
+                yield PaperCell(
+                    *what, chosen, alone, scale.data("imagenet"), data, number_in(value), value == "-", metric
+                )
 
 
 @cache  # a plan asks for the run of every figure many times
-def job_of(entry: PaperCell, scale: Scale, seed: int) -> Pretraining:
-    """The run that a figure comes from."""
-    recipe = replace(entry.case.apply(scale.recipe(entry.case.recipe)), seed=seed)
-    recipe = replace(recipe, network=replace(recipe.network, individual=entry.width if entry.alone else None))
-    recipe = replace(recipe, validation=recipe.validation or entry.split == "validation")
+def job_of(cell: PaperCell, scale: Scale, seed: int) -> Pretraining:
+    """Return the run that a figure comes from."""
+    recipe = replace(cell.case.apply(scale.recipe(cell.case.recipe)), seed=seed)
+    recipe = replace(recipe, network=replace(recipe.network, individual=cell.width if cell.alone else None))
+    recipe = replace(recipe, validation=recipe.validation or cell.split == "validation")
     teacher = None
-    if told := entry.case.teacher:
-        taught = Case(told, TEACHERS[told], "byol")
-        teacher = job_of(replace(entry, case=taught, alone=True, width=1.0), scale, seed)
-    return Pretraining(entry.trained_on, recipe, teacher)
+    if name := cell.case.teacher:
+        trained_first = Case(name, TEACHERS[name], "byol")
+        teacher = job_of(replace(cell, case=trained_first, alone=True, width=1.0), scale, seed)
+    return Pretraining(cell.trained_on, recipe, teacher)
 
 
-def jobs_of(found: Sequence[PaperCell], scale: Scale, seeds: int) -> list[Pretraining]:
-    """Each run once, a seed of all rows before the next seed, and teachers before those that they teach."""
+def jobs_of(cells: Sequence[PaperCell], scale: Scale, seeds: int) -> list[Pretraining]:
+    """Return each run once, a seed of all rows before the next seed, and teachers before those that they teach."""
     jobs: dict[str, Pretraining] = {}
     for seed in range(seeds):
-        for entry in found:
-            job = job_of(entry, scale, seed)
-            for one in (job.teacher, job):
-                if one:
-                    jobs.setdefault(one.name, one)
+        for cell in cells:
+            job = job_of(cell, scale, seed)
+            if job.teacher:
+                jobs.setdefault(job.teacher.name, job.teacher)
+            jobs.setdefault(job.name, job)
     return list(jobs.values())
 
 
-def chosen_rows(found: Sequence[PaperCell], rows: Sequence[int]) -> list[PaperCell]:
-    """The entries of some rows, by number from 1; all if none is named."""
-    known = {entry.row for entry in found}
+def chosen_rows(cells: Sequence[PaperCell], rows: Sequence[int]) -> list[PaperCell]:
+    """Return the cells of some rows, by number from 1; all if none is named."""
+    numbers = {cell.row for cell in cells}
     for row in rows:
-        if row not in known:
-            raise UserError(f"there is no row {row}: the table has rows 1 to {max(known)}")
-    return [entry for entry in found if not rows or entry.row in rows]
+        if row not in numbers:
+            raise UserError(f"there is no row {row}: the table has rows 1 to {max(numbers)}")
+    return [cell for cell in cells if not rows or cell.row in rows]
 
 
 def width_of(column: str) -> float | None:
-    """Of the header of a column of accuracies.
+    """Return the width in the header of a column of accuracies; None if it is another column's.
 
     >>> width_of("0.25x"), width_of("Backbone")
     (0.25, None)
@@ -279,7 +280,13 @@ def width_of(column: str) -> float | None:
         return None
 
 
-def figure(text: str) -> float | None:
+def by_width(row: Row) -> dict[float, str]:
+    """Return the accuracies of a row as they stand in the table."""
+    return {width: value for column, value in row.items() if (width := width_of(column))}
+
+
+def number_in(text: str) -> float | None:
+    """Return the number that a cell of a table shows; None if it is empty or shows a collapse."""
     try:
         return float(text)
     except ValueError:
@@ -287,12 +294,12 @@ def figure(text: str) -> float | None:
 
 
 def label_of(row: Row) -> str:
-    """What a row is, from the columns that are not results."""
+    """Return what a row is, from the columns that are not results."""
     if "Distill Loss" in row:
         return losses_label(row)
     words = []
     for column, value in row.items():
-        if width_of(column) or column in UNTOLD or value in ("no", "-"):
+        if width_of(column) or column in UNNAMED or value in ("no", "-"):
             continue
         number = value.strip("-%").replace(".", "").isdigit()
         words.append(column if value == "yes" else f"{column} {value}" if number else value)
@@ -300,11 +307,11 @@ def label_of(row: Row) -> str:
 
 
 def losses_label(row: Row) -> str:
-    """Base and distillation loss, head, and who follows a momentum teacher, in the tables of losses."""
+    """Return base and distillation loss, head, and who follows a momentum teacher, in the tables of losses."""
     base, distillation, head, *teachers = (row[column] for column in row if not width_of(column) and column != "Case")
-    told = f"{base} + {'own loss' if distillation == 'no' else distillation}"
+    label = f"{base} + {'own loss' if distillation == 'no' else distillation}"
     if head != "no":
-        told += f", {head[5:-1].lower()} head" if "(" in head else ", head"
+        label += f", {head[5:-1].lower()} head" if "(" in head else ", head"
     if "yes" in teachers:
-        told += ", momentum" if teachers == ["yes", "yes"] else ", momentum for subs"
-    return told
+        label += ", momentum" if teachers == ["yes", "yes"] else ", momentum for subs"
+    return label

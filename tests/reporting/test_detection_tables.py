@@ -10,7 +10,7 @@ from tests.shapes import write_coco
 from us3l.detection.coco import encode_mask
 from us3l.detection.inference import Findings, score
 from us3l.detection.scenes import Instance, load
-from us3l.reporting.detections import detections_figure, detections_table
+from us3l.reporting.detection_tables import detections_figure, detections_table
 
 
 def rectangle(box):

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from us3l.paper.run_figures import FigureKey, RunFigure, add_figures, read_figures
+from us3l.paper.cells import cells_of, chosen_rows
+from us3l.paper.scales import SCALES
+from us3l.paper.workspace import CellResult, FigureKey, RunFigure, add_figures, collapsed, disagreements, read_figures
+from us3l.run.training_log import Gauges
 from us3l.system.errors import UserError
 
 CELL = FigureKey("resnet18-seed0-0123abcd", "cifar100", "linear", 0.25)
@@ -57,3 +60,24 @@ def test_other_files_are_refused(content, tmp_path):
     path.write_text(content)
     with pytest.raises(UserError, match=r"figures\.json"):
         read_figures(path)
+
+
+def test_rows_in_another_order_than_the_papers_are_named():
+    """US+SimCLR above US3L; US+SimSiam collapsed, as in the paper."""
+    cells = chosen_rows(cells_of("main-cifar100", SCALES["mini"]), [7, 8, 9])
+    accuracies = {7: 31.0, 8: 1.1, 9: 20.0}
+    found = [CellResult(cell, {"run": RunFigure(accuracies[cell.row], cell.row == 8)}) for cell in cells]
+    above, below, ours, paper = disagreements(found)[0]
+    assert (above, below) == ("ResNet-18, US+SimCLR", "ResNet-18, Ours")
+    assert (ours, paper) == pytest.approx((11.0, (65.5 + 61.8 + 57.4 - 69.0 - 64.7 - 60.4) / 3))
+    assert len(disagreements(found)) == 1
+
+
+def test_collapse_is_the_last_gauge_at_the_nearest_width():
+    def event(*spreads: float) -> Gauges:
+        return Gauges(1, 1, {name: {"spread": value} for name, value in zip(("1", "0.25"), spreads, strict=True)})
+
+    assert collapsed([event(0.9, 0.9), event(0.9, 0.05)], 0.3)
+    assert not collapsed([event(0.9, 0.05), event(0.9, 0.9)], 0.3)
+    assert not collapsed([event(0.9, 0.05)], 0.9)
+    assert not collapsed([], 1.0)
