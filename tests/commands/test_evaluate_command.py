@@ -14,7 +14,7 @@ from us3l.commands.main import run as command
 from us3l.data.preprocessing import Preprocessing
 from us3l.run import Run
 from us3l.run.evaluations import find_evaluation, usual_evaluation
-from us3l.run.probes import load_probes
+from us3l.run.linear_maps import load_probes
 from us3l.system.errors import UserError
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 import us3l.serving.model
 from tests.conftest import bundle, small
 from us3l.run import Run
-from us3l.run.probes import Probes, write_probes
+from us3l.run.linear_maps import Probes, write_probes
 from us3l.serving.settings import ServiceSettings
 
 WAIT = 60  # seconds after which something hangs

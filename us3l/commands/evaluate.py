@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from us3l.commands.command import ModelCommand, NamedData, command
-from us3l.evaluation.settings import EvaluationSettings
+from us3l.evaluation.protocols import EvaluationSettings
 from us3l.setting_types import PYTHON_ONLY, Data
 from us3l.system.errors import UserError
 
@@ -159,9 +159,9 @@ def measure_retrieval(
 ) -> None:
     """Measure retrieval across the widths of an evaluation, and write the record."""
     from us3l.collection.shared_space import fit_missing
+    from us3l.evaluation.knn import images_to_search, retrieval_matrix
     from us3l.evaluation.prepare import chosen_widths
-    from us3l.evaluation.retrieval import images_to_search, retrieval_matrix
-    from us3l.run.retrievals import RETRIEVALS, RetrievalRecord
+    from us3l.run.evaluations import RETRIEVALS, RetrievalRecord
 
     net = run.network
     widths = chosen_widths(net, settings.widths)
@@ -203,7 +203,7 @@ def show(screen: CommandScreen, run: Run, record: EvaluationRecord) -> None:
 
 def show_retrieval(screen: CommandScreen, run: Run, name: str) -> None:
     from us3l.reporting.tables import retrieval_table
-    from us3l.run.retrievals import RETRIEVALS
+    from us3l.run.evaluations import RETRIEVALS
 
     for metric, title in (("recall", "recall@1"), ("knn", "kNN")):
         screen.say(f"{title} in the space that all widths share, %: queries in rows, galleries in columns")

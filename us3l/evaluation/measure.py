@@ -17,15 +17,13 @@ from us3l.evaluation.gradient_descent import (
     images_to_train,
 )
 from us3l.evaluation.prepare import Evaluation, EvaluationInputs, check_labels, enough_images, prepare
-from us3l.evaluation.protocols import PROBES, ProbeKind, Training, usual_probe
-from us3l.evaluation.settings import EvaluationSettings
+from us3l.evaluation.protocols import PROBES, EvaluationSettings, ProbeKind, Training, usual_probe
 from us3l.evaluation.unlabelled import images_to_look_at, measure_quality
 from us3l.run import Run
-from us3l.run.elastic_classifier import ElasticClassifier, read_classifier
 from us3l.run.evaluations import EVALUATIONS, EvaluationRecord, with_earlier
 from us3l.run.finetuned_networks import write_finetuned
 from us3l.run.identity import identify
-from us3l.run.probes import keep_probes
+from us3l.run.linear_maps import ElasticClassifier, keep_probes, read_classifier
 from us3l.setting_types import several
 from us3l.slimmable import Slimmable
 from us3l.system.devices import choose_device, moved

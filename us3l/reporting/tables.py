@@ -7,9 +7,8 @@ from rich import box
 from rich.table import Table
 
 from us3l.evaluation.compare_runs import Comparison
-from us3l.evaluation.confidence import Confidence
-from us3l.run.evaluations import FewLabels, WidthResult
-from us3l.run.retrievals import RetrievalRecord
+from us3l.evaluation.scoring import Confidence
+from us3l.run.evaluations import FewLabels, RetrievalRecord, WidthResult
 from us3l.width import Width
 
 

@@ -279,3 +279,31 @@ def joined(path: Path, old: EvaluationRecord, new: EvaluationRecord) -> Evaluati
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
+
+
+# Retrieval across widths
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How well queries of one width find images of their class in a gallery of another, in percent."""
+
+    query: Width
+    gallery: Width
+    recall: Number
+    """Recall@1: the nearest image of the gallery is of the query's class."""
+    knn: Number
+    """kNN accuracy, as `us3l evaluate` measures it."""
+
+
+@dataclass(frozen=True)
+class RetrievalRecord(StampedRecord):
+    """Every query width in every gallery width."""
+
+    data: str
+    rows: list[Retrieval]
+    gallery_images: WholeNumber
+    query_images: WholeNumber
+
+
+RETRIEVALS = Store(RetrievalRecord, "retrieval_folder", 1, "evaluate")
