@@ -39,7 +39,7 @@ def score(scores: Tensor, labels: Tensor, num_classes: int | None = None) -> Sco
         guessed = best.values > scores.amin(1, keepdim=True)
         among_best = (guessed & (best.indices == labels[:, None])).any(1)
         top5 = 100 * (hits | among_best).sum().item() / len(labels)
-    return Score(top1, top5, *wilson(top1, len(labels)), per_class)
+    return Score(top1, top5, *wilson(top1, len(labels)), per_class, images=len(labels))
 
 
 def mean_score(found: Sequence[Score], images: int) -> Score:
@@ -51,7 +51,7 @@ def mean_score(found: Sequence[Score], images: int) -> Score:
     columns = zip(*(one.per_class for one in found), strict=True)
     per_class = tuple(None if None in column else fmean(value or 0.0 for value in column) for column in columns)
     deviation = stdev(one.top1 for one in found)
-    return Score(top1, top5, *wilson(top1, images), per_class, deviation, len(found))
+    return Score(top1, top5, *wilson(top1, images), per_class, deviation, len(found), images)
 
 
 def wilson(percent: float, count: int) -> tuple[float, float]:
