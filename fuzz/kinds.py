@@ -35,7 +35,7 @@ from us3l.run import Run
 from us3l.run.bundles import read_bundle
 from us3l.run.checkpoints import load_checkpoint, save_checkpoint
 from us3l.run.config import write_config
-from us3l.run.probes import Linear, Probes, load_probes, probes_file, write_probes
+from us3l.run.linear_maps import Linear, Probes, load_probes, probes_file, write_probes
 from us3l.run.profiles import PROFILES
 from us3l.run.training_log import Skipped, Start, append_records, append_start, read_history, read_records
 from us3l.runtime.runtime import Runtime

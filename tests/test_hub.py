@@ -14,8 +14,7 @@ from tests.made_runs import make_run
 from us3l import hub as ours
 from us3l.commands.main import main
 from us3l.run import Run
-from us3l.run.probes import Probes, probes_file, write_probes
-from us3l.run.spaces import keep_space
+from us3l.run.linear_maps import Probes, keep_space, probes_file, write_probes
 from us3l.system.errors import Caution, UserError
 
 library = pytest.importorskip("huggingface_hub", reason="needs us3l[hub]")

@@ -11,7 +11,7 @@ import us3l
 from us3l.commands.main import main
 from us3l.data.sources import load
 from us3l.run import Run
-from us3l.run.probes import load_probes, probes_file
+from us3l.run.linear_maps import load_probes, probes_file
 from us3l.runtime.runtime import Runtime
 from us3l.system.errors import UserError
 

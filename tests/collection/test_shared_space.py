@@ -11,8 +11,8 @@ from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import REST, embedding
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
-from us3l.run.retrievals import RETRIEVALS
-from us3l.run.spaces import keep_space, read_space
+from us3l.run.evaluations import RETRIEVALS
+from us3l.run.linear_maps import keep_space, read_space
 from us3l.runtime.runtime import Runtime
 from us3l.system.errors import UserError
 

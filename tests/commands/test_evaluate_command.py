@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from us3l.commands.main import run as command
 from us3l.data.preprocessing import Preprocessing
 from us3l.run import Run
 from us3l.run.evaluations import find_evaluation, usual_evaluation
-from us3l.run.probes import load_probes
+from us3l.run.linear_maps import load_probes
 from us3l.system.errors import UserError
+from us3l.training.recipes import Network, named
+from us3l.training.run_config import RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +126,47 @@ def test_from_files_as_from_memory(run, photos, capsys):
         assert "broken.jpg" in output
         assert read(run, "photos")["scores"] == memory["scores"]
     assert Preprocessing.usual(8).resize == 8
+
+
+@pytest.mark.parametrize("option", ["--stream", "--no-stream"])
+def test_images_that_are_tested_and_learned_from_are_told(run, photos, capsys, option):
+    """And of test images only those count that could be read."""
+    train, test = photos / "train", photos / "test"
+    for name in ("cats", "dogs"):
+        shutil.move(photos / name, test / name)
+        shutil.copytree(test / name, train / name)
+        Image.new("RGB", (10, 10)).save(test / name / "new.png")
+    (train / "cats" / "1.png").unlink()
+    evaluate(run, "--data", photos, "--widths", 0.25, "--no-floor", "--no-quality", option)
+    output = " ".join(capsys.readouterr().out.split())
+    assert "95 % interval for 26 test images" in output
+    found = read(run, "photos")
+    assert (found["test_images"], found["scores"]["0.25"]["linear"]["images"]) == (27, 26)
+    assert found["duplicates"] == 24  # with the damaged one
+    assert "24 of 27 test images are training images too" in output
+
+
+def test_the_floor_is_the_network_that_the_run_began_with(model, tmp_path, capsys):
+    """It was one of random weights, beside which every pretrained network gains much."""
+    start = shutil.copytree(model, tmp_path / "start")
+    run = Run(tmp_path / "run")
+    run.start(RunConfig("digits", replace(named("digits"), network=Network(base=8), init=str(start))))
+    torch.manual_seed(1)
+    net = us3l.create("resnet18", stem="cifar", base=8)
+    net.metadata = {"preprocessing": {"size": 8}}
+    us3l.calibrate(net, torch.randn(32, 3, 8, 8))
+    net.save(run.model)
+    arguments = ("--data", "digits", "--train-images", 60, "--test-images", 50, "--widths", 1, "--no-quality")
+    evaluate(start, *arguments, "--no-floor")
+    evaluate(run.folder, *arguments)
+    [began], [row] = (read(folder, "digits")["widths"] for folder in (start, run.folder))
+    assert (row["linear_untrained"], row["knn_untrained"]) == (began["linear"], began["knn"])
+    assert (row["linear"], row["knn"]) != (began["linear"], began["knn"])
+    assert "the network that the run began with" in capsys.readouterr().out
+    shutil.rmtree(start)
+    evaluate(run.folder, *arguments, "--overwrite")
+    assert read(run.folder, "digits")["widths"][0]["linear_untrained"] is None
+    assert "no floor" in capsys.readouterr().out
 
 
 def test_few_labels(run, capsys):

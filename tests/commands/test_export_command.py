@@ -24,7 +24,7 @@ from us3l.run import Run
 from us3l.run.bundles import Entry, read_bundle
 from us3l.run.evaluations import EVALUATIONS, EvaluationRecord
 from us3l.run.finetuned_networks import write_finetuned
-from us3l.run.probes import Probes, write_probes
+from us3l.run.linear_maps import Probes, write_probes
 from us3l.system.files import checksum
 
 SIZE = 8

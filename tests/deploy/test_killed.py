@@ -15,7 +15,7 @@ from us3l.collection import embedding
 from us3l.collection.vectors import parts_folder
 from us3l.commands.main import main
 from us3l.run import Run
-from us3l.run.probes import Probes, probes_file, write_probes
+from us3l.run.linear_maps import Probes, probes_file, write_probes
 
 
 @pytest.fixture(scope="module")

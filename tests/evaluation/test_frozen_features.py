@@ -10,8 +10,8 @@ from us3l.evaluation.features import embed, embed_all
 from us3l.evaluation.frozen_features import evaluate_fast, images_to_embed, share_of_each_class, untrained
 from us3l.evaluation.knn import knn_accuracy
 from us3l.evaluation.prepare import prepare
+from us3l.evaluation.protocols import EvaluationSettings
 from us3l.evaluation.scoring import percent_correct
-from us3l.evaluation.settings import EvaluationSettings
 from us3l.system.errors import UserError
 
 Pair = tuple[ImageSet, ImageSet]

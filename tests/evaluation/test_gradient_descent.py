@@ -20,8 +20,7 @@ from us3l.evaluation.gradient_descent import (
 )
 from us3l.evaluation.measure import probe_kind
 from us3l.evaluation.prepare import prepare
-from us3l.evaluation.protocols import Training, finetuning, paper_probe, paper_side
-from us3l.evaluation.settings import EvaluationSettings
+from us3l.evaluation.protocols import EvaluationSettings, Training, finetuning, paper_probe, paper_side
 from us3l.system.errors import UserError
 
 QUICK = Training("sgd", 1.0, 2, 50, 0.0, "steps", (0.8, 1.0))

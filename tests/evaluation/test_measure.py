@@ -5,7 +5,7 @@ import us3l
 from us3l.data.sources import ImageSet, load
 from us3l.evaluation.measure import evaluate_network, evaluate_run, plan_evaluation
 from us3l.evaluation.prepare import chosen_widths
-from us3l.evaluation.settings import EvaluationSettings
+from us3l.evaluation.protocols import EvaluationSettings
 from us3l.run import Run
 from us3l.system.errors import UserError
 

@@ -14,7 +14,7 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.data.view_settings import Views
 from us3l.evaluation.measure import evaluate_network
 from us3l.evaluation.prepare import FEWEST, prepare
-from us3l.evaluation.settings import EvaluationSettings
+from us3l.evaluation.protocols import EvaluationSettings
 from us3l.evaluation.unlabelled import (
     VIEWS,
     effective_rank,

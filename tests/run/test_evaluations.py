@@ -10,7 +10,7 @@ from tests.made_runs import result
 from us3l.run import Run
 from us3l.run.evaluations import EVALUATIONS, EvaluationRecord, find_evaluation, usual_evaluation, with_earlier
 from us3l.run.identity import DataIdentity
-from us3l.run.probes import keep_probes, read_probes
+from us3l.run.linear_maps import keep_probes, read_probes
 from us3l.system.errors import UserError
 
 

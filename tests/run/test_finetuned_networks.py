@@ -7,7 +7,7 @@ import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, load
 from us3l.evaluation.measure import evaluate_run
-from us3l.evaluation.settings import EvaluationSettings
+from us3l.evaluation.protocols import EvaluationSettings
 from us3l.run import Run
 from us3l.run.finetuned_networks import choose_evaluation, finetuned_file, finetuned_network, read_finetuned
 from us3l.system.errors import UserError

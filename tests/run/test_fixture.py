@@ -10,13 +10,12 @@ import torch
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
 from us3l.run.checkpoints import load_checkpoint
-from us3l.run.described import write_described
 from us3l.run.detections import find_detection
-from us3l.run.evaluations import EVALUATIONS, find_evaluation
+from us3l.run.evaluations import EVALUATIONS, RETRIEVALS, find_evaluation
 from us3l.run.finetuned_networks import FinetunedHeader, finetuned_file, finetuned_network, read_finetuned
-from us3l.run.probes import ProbesHeader, load_probes, read_probes
+from us3l.run.linear_maps import ProbesHeader, load_probes, read_probes
 from us3l.run.profiles import read_profile
-from us3l.run.retrievals import RETRIEVALS
+from us3l.run.records import write_described
 from us3l.run.training_log import Gauges, StepRecord, read_history, read_records, read_speeds
 from us3l.system.errors import UserError
 from us3l.training.run_config import config_of

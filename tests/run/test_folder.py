@@ -10,7 +10,7 @@ import pytest
 
 from us3l.run import Run
 from us3l.run.config import read_plain
-from us3l.run.probes import load_probes
+from us3l.run.linear_maps import load_probes
 from us3l.run.training_log import read_history, read_records
 from us3l.storage import load
 from us3l.system.errors import UserError

@@ -20,7 +20,7 @@ from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import Probe
 from us3l.run import Run
 from us3l.run import Run as RunFolder
-from us3l.run.probes import Probes, write_probes
+from us3l.run.linear_maps import Probes, write_probes
 from us3l.runtime.backends import Backend
 from us3l.runtime.inputs import batches, image_files
 from us3l.runtime.runtime import Runtime, spread

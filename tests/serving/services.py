@@ -16,7 +16,7 @@ import us3l.serving.model
 from tests.conftest import bundle, small
 from us3l.commands.serve import serve
 from us3l.run import Run
-from us3l.run.probes import Probes, write_probes
+from us3l.run.linear_maps import Probes, write_probes
 
 WAIT = 60  # seconds after which something hangs
 us3l.serving.model.TURNS = 1  # how long these networks take does not matter

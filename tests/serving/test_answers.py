@@ -13,7 +13,7 @@ import torch
 from tests.serving.services import encoded, save_run, serving
 from us3l.commands.serve import serve
 from us3l.run import Run
-from us3l.run.spaces import keep_space
+from us3l.run.linear_maps import keep_space
 from us3l.runtime.runtime import Runtime
 from us3l.serving.model import usual_threads
 from us3l.system.devices import usable_cores

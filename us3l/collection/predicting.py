@@ -17,7 +17,7 @@ from us3l.collection.vectors import plain_text
 from us3l.data.crops import unreadable
 from us3l.data.sources import Data
 from us3l.data.streamed import ImageFiles
-from us3l.evaluation.confidence import Confidence, confidence
+from us3l.evaluation.scoring import Confidence, confidence
 from us3l.run import Run
 from us3l.system.errors import UserError
 from us3l.system.files import replacing

@@ -13,8 +13,7 @@ from us3l.deploy.evidence import MEMORY, calibrate_rest
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import IMAGES, fit_space, images_to_fit
 from us3l.run import Run
-from us3l.run.probes import Linear
-from us3l.run.spaces import keep_space, read_space
+from us3l.run.linear_maps import Linear, keep_space, read_space
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress

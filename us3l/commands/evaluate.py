@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from us3l.commands.command import ModelCommand, command
-from us3l.evaluation.settings import EvaluationSettings
+from us3l.evaluation.protocols import EvaluationSettings
 from us3l.setting_types import PYTHON_ONLY, Data, NamedData
 from us3l.system.errors import UserError
 
@@ -97,8 +97,18 @@ def evaluate(settings: Evaluate) -> EvaluationRecord:
         record, evaluation = evaluate_network(run.network, train, test, settings, called, progress=progress)
         tell_damaged(progress, called, evaluation.damaged)
         return record
+    start_name, start = network_at_start(run, settings, progress)
     record = evaluate_run(
-        run, train, test, settings, called, name=settings.name, overwrite=settings.overwrite, progress=progress
+        run,
+        train,
+        test,
+        settings if start_name is None or start else replace(settings, floor=False),
+        called,
+        name=settings.name,
+        overwrite=settings.overwrite,
+        start=start,
+        start_name=start_name,
+        progress=progress,
     )
     write_card(run)
     if settings.retrieval:
@@ -136,6 +146,35 @@ def opened(settings: Evaluate, run: Run, net: Slimmable, progress: Progress) -> 
     return train, test, data
 
 
+def network_at_start(run: Run, settings: Evaluate, progress: Progress) -> tuple[str | None, Slimmable | None]:
+    """Return the name of the pretrained network that a run began with, and the network at all widths.
+
+    Returns:
+        None, None: it began with random weights. The network is None where it is not needed, or cannot be opened.
+    """
+    import torch
+
+    from us3l.families.family import as_family
+    from us3l.training.configuration import open_start_of
+    from us3l.training.run_config import config_of
+    from us3l.training.run_networks import new_network
+
+    if not run.started:
+        return None, None
+    config = config_of(run)
+    if config.recipe.init is None or settings.protocol != "fast" or not settings.floor:
+        return config.recipe.init, None
+    try:
+        source = open_start_of(config, run)
+    except UserError as error:
+        progress.say(f"no floor, the network that the run began with cannot be opened: {error}", style="yellow")
+        return config.recipe.init, None
+    with torch.random.fork_rng(devices=[]):
+        start = new_network(config.recipe, None if run.family is None else as_family(run.family), source)
+    start.metadata = run.network.metadata
+    return config.recipe.init, start
+
+
 def tell_learned(run: Run, progress: Progress) -> None:
     """Say so if a run has learned from its validation images, without their labels."""
     from us3l.training.run_config import config_of
@@ -159,9 +198,9 @@ def measure_retrieval(
 ) -> None:
     """Measure retrieval across the widths of an evaluation, and write the record."""
     from us3l.collection.shared_space import fit_missing
+    from us3l.evaluation.knn import images_to_search, retrieval_matrix
     from us3l.evaluation.prepare import chosen_widths
-    from us3l.evaluation.retrieval import images_to_search, retrieval_matrix
-    from us3l.run.retrievals import RETRIEVALS, RetrievalRecord
+    from us3l.run.evaluations import RETRIEVALS, RetrievalRecord
 
     net = run.network
     widths = chosen_widths(net, settings.widths)
@@ -197,13 +236,18 @@ def show(screen: CommandScreen, run: Run, record: EvaluationRecord) -> None:
     if record.few_labels:
         screen.console.print("linear probe from a share of the labels, %")
         screen.console.print(few_labels_table(record.few_labels))
-    screen.say(uncertainty(record.widths, record.test_images or 0) if record.metric else WITHOUT_LABELS)
+    screen.say(uncertainty(record.widths, record.tested or 0) if record.metric else WITHOUT_LABELS)
+    if record.start and any(row.untrained for row in record.widths):
+        screen.say(f"untrained: the network that the run began with, {record.start}, cut to each width")
+    if record.duplicates:
+        repeated = f"{record.duplicates:,} of {record.test_images:,} test images are training images too"
+        screen.say(f"{repeated}, byte by byte: accuracies are too high", style="yellow")
     screen.say(f"written: {base}.json" + (", .png and -costs.png" if record.metric else ""))
 
 
 def show_retrieval(screen: CommandScreen, run: Run, name: str) -> None:
     from us3l.reporting.tables import retrieval_table
-    from us3l.run.retrievals import RETRIEVALS
+    from us3l.run.evaluations import RETRIEVALS
 
     for metric, title in (("recall", "recall@1"), ("knn", "kNN")):
         screen.say(f"{title} in the space that all widths share, %: queries in rows, galleries in columns")

@@ -108,7 +108,7 @@ def main(settings: Serve, screen: CommandScreen) -> None:
 
 def unchosen(settings: Serve) -> list[str]:
     """Return the names of the classifiers if there are several, and none was chosen."""
-    from us3l.run.probes import list_probes
+    from us3l.run.linear_maps import list_probes
     from us3l.run.unsaved import run_of
 
     names = list_probes(run_of(settings.run)) if settings.head is None else []

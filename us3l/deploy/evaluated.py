@@ -15,11 +15,10 @@ from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import with_even_parts
 from us3l.run import Run
 from us3l.run.bundles import SHARED
-from us3l.run.elastic_classifier import read_classifier
 from us3l.run.evaluations import METRICS, usual_evaluation
 from us3l.run.finetuned_networks import choose_evaluation, find_finetuned, finetuned_network
 from us3l.run.identity import slug
-from us3l.run.probes import list_probes, read_probes
+from us3l.run.linear_maps import list_probes, read_classifier, read_probes
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.width import Width

@@ -10,8 +10,7 @@ from us3l.hub import CARD, HEADS, NEEDED, HubName, Upload, upload
 from us3l.run import Run
 from us3l.run.bundles import MANIFEST, read_bundle
 from us3l.run.cards import MARK, bundle_card, model_card, own_card
-from us3l.run.probes import list_probes, probes_file, read_probes
-from us3l.run.spaces import read_space
+from us3l.run.linear_maps import list_probes, probes_file, read_probes, read_space
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
 

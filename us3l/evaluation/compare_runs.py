@@ -147,7 +147,7 @@ def unique_names(runs: Sequence[Run]) -> list[str]:
     names: list[str] = []
     for run in runs:
         name = run.folder.resolve().name
-        names.append(str(run.folder) if name in names else name)
+        names.append(str(run.folder.resolve()) if name in names else name)
     return names
 
 

@@ -19,7 +19,7 @@ from us3l.evaluation.linear import Probe
 from us3l.evaluation.prepare import Evaluation, EvaluationInputs
 from us3l.evaluation.protocols import Training, paper_side
 from us3l.evaluation.scoring import mean_score, score
-from us3l.run.elastic_classifier import ElasticClassifier
+from us3l.run.linear_maps import ElasticClassifier
 from us3l.system.devices import for_doubles
 from us3l.system.errors import UserError
 from us3l.system.optional import need

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from us3l.evaluation.confidence import fit_temperature
 from us3l.evaluation.features import check_features, check_labelled
-from us3l.evaluation.scoring import percent_correct
+from us3l.evaluation.scoring import fit_temperature, percent_correct
 from us3l.system.errors import UserError
 
 GRADIENT_TOLERANCE = 1e-5

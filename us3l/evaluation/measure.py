@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from us3l.data.contents import duplicates
 from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import tell_damaged
@@ -17,15 +18,13 @@ from us3l.evaluation.gradient_descent import (
     images_to_train,
 )
 from us3l.evaluation.prepare import Evaluation, EvaluationInputs, check_labels, enough_images, prepare
-from us3l.evaluation.protocols import PROBES, ProbeKind, Training, usual_probe
-from us3l.evaluation.settings import EvaluationSettings
+from us3l.evaluation.protocols import PROBES, EvaluationSettings, ProbeKind, Training, usual_probe
 from us3l.evaluation.unlabelled import images_to_look_at, measure_quality
 from us3l.run import Run
-from us3l.run.elastic_classifier import ElasticClassifier, read_classifier
 from us3l.run.evaluations import EVALUATIONS, EvaluationRecord, with_earlier
 from us3l.run.finetuned_networks import write_finetuned
 from us3l.run.identity import identify
-from us3l.run.probes import keep_probes
+from us3l.run.linear_maps import ElasticClassifier, keep_probes, read_classifier
 from us3l.setting_types import several
 from us3l.slimmable import Slimmable
 from us3l.system.devices import choose_device, moved
@@ -44,6 +43,7 @@ def evaluate_run(
     name: str | None = None,
     overwrite: bool = False,
     start: Slimmable | None = None,
+    start_name: str | None = None,
     progress: Progress = SILENT,
 ) -> EvaluationRecord:
     """Evaluate a run's network, and write the record, the linear classifiers and the fine-tuned networks.
@@ -60,17 +60,18 @@ def evaluate_run(
             split's unless it is test).
         overwrite: Replace an earlier result of that name, instead of adding widths to it.
         start: The network that the run began with (default: one of random weights).
+        start_name: What to call it, for the record.
         progress: Where it reports to.
 
     Returns:
         The record as it was written.
     """
     net = run.network
-    plan = plan_evaluation(net, train, test, settings, data)
+    plan = replace(plan_evaluation(net, train, test, settings, data), start=start_name)
     if with_earlier(run, plan, name, overwrite).widths:  # every image is compared with what it was then
         for images in (train, test):
             images.read_contents()
-        plan = plan_evaluation(net, train, test, settings, data)
+        plan = replace(plan, identity=identify(data, train, test))
         with_earlier(run, plan, name, overwrite)
     EVALUATIONS.check_writable(run)
     classifier = read_classifier(run) if settings.protocol == "classifier" else None
@@ -139,7 +140,8 @@ def evaluate_network(
             total = images_to_train(prepared, training, settings.seeds, whole=protocol == "finetune")
             with progress.counting("training classifiers (images x widths)", total) as count:
                 evaluation = evaluate(prepared, training, settings.seeds, count.more)
-    return replace(plan, widths=evaluation.rows, few_labels=evaluation.few_labels), evaluation
+    repeated = len(duplicates(train.contents, test.contents))
+    return replace(plan, widths=evaluation.rows, few_labels=evaluation.few_labels, duplicates=repeated), evaluation
 
 
 def _fast(
@@ -150,7 +152,7 @@ def _fast(
     floor = (start or untrained(prepared.net)) if settings.floor and labelled else None
     total = images_to_embed(prepared, floor is not None) if labelled else 0
     total += images_to_look_at(prepared) if settings.quality else 0
-    with progress.counting("embedding every image with every network", total) as count:
+    with progress.counting("embedding (images x networks)", total) as count:
         if labelled:
             evaluation = evaluate_fast(prepared, floor, several(settings.label_share), settings.seeds, count.more)
         else:

@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from us3l.evaluation.compare_runs import Comparison
-from us3l.evaluation.confidence import Confidence
-from us3l.run.evaluations import METRICS, QUALITIES, FewLabels, WidthResult
-from us3l.run.retrievals import RetrievalRecord
+from us3l.evaluation.scoring import Confidence
+from us3l.run.evaluations import METRICS, QUALITIES, FewLabels, RetrievalRecord, WidthResult
 from us3l.width import Width
 
 

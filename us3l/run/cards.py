@@ -129,7 +129,7 @@ def _evaluations(run: Run) -> list[EvaluationRecord]:
 
 def _results(record: EvaluationRecord) -> str:
     metrics = [name for name in METRICS if record.percent(name)]
-    lines = [f"On {record.name}, {record.test_images or '?'} test images, in percent:\n"]
+    lines = [f"On {record.name}, {record.tested or '?'} test images, in percent:\n"]
     lines += [" | ".join(["| width", "MACs", *(METRICS[name] for name in metrics)]) + " |"]
     lines += ["|".join(["| ---", *[" ---: "] * (1 + len(metrics))]) + "|"]
     for row in record.widths:

@@ -24,7 +24,7 @@ QUALITIES = {"rankme": "RankMe", "lidar": "LiDAR", "agreement": "agreement with 
 """What is measured without labels (see `us3l.evaluation.unlabelled`), and what it is called."""
 PROTOCOLS = ("fast", "paper", "finetune", "classifier")
 """The one to prefer first."""
-SETTINGS = ("protocol", "probe", "training", "size", "train_images", "test_images", "seeds")
+SETTINGS = ("protocol", "probe", "training", "size", "train_images", "test_images", "seeds", "start")
 """What must be equal for two results to stand in one table."""
 
 
@@ -43,6 +43,8 @@ class Score:
     deviation: Number | None = None
     """The standard deviation of top1 over seeds, when there were several."""
     seeds: Positive = 1
+    images: Positive | None = None
+    """Test images that could be read. None in records of earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,11 @@ class EvaluationRecord(StampedRecord):
     """Side of the images in pixels."""
     train_images: WholeNumber | None = None
     test_images: WholeNumber | None = None
+    """Those that could not be read are counted; see `tested`."""
+    duplicates: WholeNumber | None = None
+    """How many of the test images are training images too, byte by byte. None in records of earlier versions."""
+    start: str | None = None
+    """The pretrained network that the run began with, whose accuracy is `untrained`. None: one of random weights."""
     seeds: WholeNumber | None = None
     classes: list[str] | None = None
     few_labels: list[FewLabels] = field(default_factory=list)
@@ -128,6 +135,12 @@ class EvaluationRecord(StampedRecord):
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per width, for pandas: costs, accuracies, and the 95 % interval of each accuracy."""
         return [{name: value for name, value in result.row.items() if value is not None} for result in self.widths]
+
+    @property
+    def tested(self) -> int | None:
+        """The number of test images that the scores are of: those that could be read."""
+        read = (score.images for row in self.widths for score in row.scores.values() if score.images)
+        return next(read, self.test_images)
 
     @property
     def metric(self) -> str | None:
@@ -279,3 +292,31 @@ def joined(path: Path, old: EvaluationRecord, new: EvaluationRecord) -> Evaluati
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
+
+
+# Retrieval across widths
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How well queries of one width find images of their class in a gallery of another, in percent."""
+
+    query: Width
+    gallery: Width
+    recall: Number
+    """Recall@1: the nearest image of the gallery is of the query's class."""
+    knn: Number
+    """kNN accuracy, as `us3l evaluate` measures it."""
+
+
+@dataclass(frozen=True)
+class RetrievalRecord(StampedRecord):
+    """Every query width in every gallery width."""
+
+    data: str
+    rows: list[Retrieval]
+    gallery_images: WholeNumber
+    query_images: WholeNumber
+
+
+RETRIEVALS = Store(RetrievalRecord, "retrieval_folder", 1, "evaluate")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from us3l.run.described import read_described, write_described
 from us3l.run.evaluations import EVALUATIONS, EvaluationRecord
 from us3l.run.folder import Run
-from us3l.run.weights import Weights, check_weights
+from us3l.run.identity import Weights, check_weights
+from us3l.run.records import read_described, write_described
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.width import Width

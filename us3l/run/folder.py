@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from us3l.description import holds_model, read_description
 from us3l.hub import local_folder
 from us3l.run.config import read_plain, write_config
-from us3l.run.identity import data_source
-from us3l.run.weights import Weights, weights_of
+from us3l.run.identity import Weights, data_source, weights_of
 from us3l.system.errors import UserError
 from us3l.system.files import check_inside, locked
 

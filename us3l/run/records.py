@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,16 +22,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 import msgspec
 
 from us3l import __version__
-from us3l.run.identity import clean
-from us3l.run.weights import Weights, check_weights
+from us3l.run.identity import Weights, check_weights, clean
 from us3l.system.errors import UserError
-from us3l.system.files import as_plain, read_json, write_json, write_text
+from us3l.system.files import as_plain, check_regular, parse_json, read_json, write_json, write_text
 from us3l.width import Width
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from us3l.run.folder import Run
 
 
+METADATA = "us3l"
+"""The key of the header in a safetensors file."""
 LARGEST = sys.float_info.max
 Number = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 """Finite: JSON as Python reads it knows NaN and infinity, which are not measurements."""
@@ -55,6 +59,7 @@ class StampedRecord:
 
 
 R = TypeVar("R", bound=StampedRecord)
+H = TypeVar("H")
 T = TypeVar("T")
 
 
@@ -247,3 +252,48 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Collection
     table.writeheader()
     table.writerows(rows)
     write_text(path, text.getvalue())
+
+
+# Tensors with a declared record as the metadata of their safetensors file
+
+
+def write_described(path: Path, tensors: Mapping[str, Tensor], version: int, header: Any) -> None:
+    """Write tensors with a header, which is a dataclass, and its version."""
+    from us3l.storage import write_tensors
+
+    write_tensors(path, tensors, {METADATA: json.dumps({"version": version} | plain(header))})
+
+
+def read_described(
+    path: Path, version: int, kind: type[H], build: Callable[[H, dict[str, Tensor]], T], remedy: str
+) -> T:
+    """Return what a file holds.
+
+    Args:
+        path: The file.
+        version: The one that is read.
+        kind: The header's type.
+        build: Makes the result of the header and the tensors; a `KeyError` or `ValueError` means a damaged file.
+        remedy: What to do if there is no such file, or it is damaged.
+    """
+    import safetensors
+
+    if not path.exists():
+        raise UserError(f"there is no file {path}: {remedy}")
+    check_regular(path)
+
+    def damaged(error: Exception) -> UserError:
+        return UserError(f"cannot read {path}: it is cut short or damaged ({said(error)}); {remedy}")
+
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            header = parse_json(file.metadata()[METADATA])
+            number = header.get("version")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged(error) from None
+    check_version(path, number, (version,), remedy)
+    try:
+        return build(convert(header, kind), tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise damaged(error) from None

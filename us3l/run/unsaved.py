@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from us3l.run.folder import Run
-from us3l.run.weights import Weights
+from us3l.run.identity import Weights
 from us3l.system.errors import UserError
 
 if TYPE_CHECKING:

@@ -92,8 +92,18 @@ def start_of(config: RunConfig, run: Run, init: Pretrained | Init | None) -> Pre
     """Return the pretrained network that a run begins with, unless it has a state of its own already."""
     from us3l.run.checkpoints import has_checkpoint
 
+    begun = run.started and has_checkpoint(run.checkpoints)
+    return None if begun else open_start_of(config, run, init)
+
+
+def open_start_of(config: RunConfig, run: Run, init: Pretrained | Init | None = None) -> Pretrained | None:
+    """Return the pretrained network that a run begins with, or began with; None: random weights.
+
+    Raises:
+        UserError: It cannot be opened, or is not the one that the run began with.
+    """
     name = config.recipe.init
-    if name is None or (run.started and has_checkpoint(run.checkpoints)):
+    if name is None:
         return None
     if init is None and name.startswith("<"):
         raise UserError(f"this run begins with a network in memory, {name}: give it again, init=...")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from us3l.calibration import calibrate
 from us3l.run import Run
-from us3l.run.elastic_classifier import ElasticClassifier, write_classifier
+from us3l.run.linear_maps import ElasticClassifier, write_classifier
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.files import checksum
