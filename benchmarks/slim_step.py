@@ -61,7 +61,7 @@ def timed(one: Trainer) -> dict[str, float]:
     watch(one, "take_batch", "views")
     watch(one.learner, "targets", "teacher")
     watch(one.learner, "run", "forward")
-    watch(one.learner, "part_loss", "losses")
+    watch(one.learner, "term_loss", "losses")
     watch(one.fabric, "backward", "backward")
     watch(one, "update", "optimiser")
     watch(one, "train_step", "step")

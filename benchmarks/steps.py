@@ -146,13 +146,15 @@ def other_work(batch: int = 128) -> Row:
     one.train_step()
     objective, learner = one.recipe.objective, one.learner
     z = tuple(torch.randn(batch, objective.dim, requires_grad=True) for _ in range(2))
-    outputs, targets = Outputs(z, z), Targets(detached(z), detached(z))
+    outputs = Outputs(z, z)
+    targets: Targets = {"full": detached(z), "momentum_teacher": detached(z)}
+    (base,), (imitation,) = objective.base_terms, objective.sub_terms
 
     def losses() -> None:
-        total = learner.part_loss("base", *learner.pair("base", outputs, targets))
-        compared = learner.pair("distillation", outputs, targets)
+        total = learner.term_loss(base, *learner.pair(base, outputs, targets))
+        compared = learner.pair(imitation, outputs, targets)
         for _ in range(2):
-            total = total + learner.part_loss("distillation", *compared)
+            total = total + learner.term_loss(imitation, *compared)
         total.backward()
 
     def views() -> None:

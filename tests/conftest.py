@@ -14,11 +14,10 @@ from PIL import Image
 import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet, load
-from us3l.objective.heads import projector
+from us3l.objective.heads import projector, save_projector
 from us3l.run.bundles import Bundle, Entry, write_bundle
 from us3l.system.files import checksum
 from us3l.system.optional import silence
-from us3l.training.teacher import save_projector
 
 silence()  # tests import the libraries of exports by themselves
 os.environ["US3L_WORKERS"] = "0"  # tests of worker processes ask for them

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
+from us3l.objective.loss_table import BaseLoss, DistillLoss
 from us3l.setting_types import AnyPath, Asked, SomePaths
 from us3l.training.initial import Init
 from us3l.training.run_config import RunConfig
@@ -34,7 +35,7 @@ WIDER = {"config": "AnyPath | RunConfig | None", "init": "Init | None", "teacher
 """Settings that take more from Python than their dataclasses say."""
 
 
-ALIASES = {"AnyPath", "Asked", "SomePaths"}  # of the header
+ALIASES = {"AnyPath", "Asked", "BaseLoss", "DistillLoss", "SomePaths"}  # of the header
 
 
 def source() -> str:

@@ -55,7 +55,7 @@ class Calibrations:
         self._kept.clear()
 
     def rename_weights(self, old: str, new: str) -> None:
-        """The same weights have another digest now."""
+        """Say that the same weights have another digest now."""
         self._kept = {key: one._replace(weights=new) if one.weights == old else one for key, one in self._kept.items()}
 
     def to_state(self, prefix: str) -> dict[str, Tensor]:
@@ -156,7 +156,7 @@ def calibrated_networks(
 
 
 def chain_of(net: Slimmable, network: nn.Module) -> list[nn.Module]:
-    """The network as modules in order, if its family can tell them, else as a whole."""
+    """Return the network as modules in order, if its family can tell them, else as a whole."""
     chain = list(net.family.chain(network))
     inside = {norm for module in chain for norm in batch_norms(module).values()}
     for name, norm in batch_norms(network).items():
@@ -197,7 +197,7 @@ def run_together(x: Tensor, chains: list[list[nn.Module]]) -> Iterator[int]:
 
 
 def weights_of(module: nn.Module) -> Hashable:
-    """The same for modules that have the same shared weights, in memory, not only in value."""
+    """Return a value that is the same for modules that have the same shared weights, in memory, not only in value."""
     tensors = tensors_of(module).values()
     return type(module), tuple((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors)
 
@@ -228,7 +228,7 @@ def statistics_of(network: nn.Module) -> Statistics:
 
 
 def regroup(images: ImageBatches, size: int) -> Iterator[Tensor]:
-    """Batches of exactly `size` images, then the rest, if it has more than one image or is all there is."""
+    """Return batches of exactly `size` images, then the rest, if it has more than one image or is all there is."""
     if isinstance(images, Tensor):
         images = images.split(size)
     held: list[Tensor] = []

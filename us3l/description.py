@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 def holds_model(folder: Path) -> bool:
-    """Whether there is a whole model in a folder."""
+    """Return whether there is a whole model in a folder."""
     return (folder / NAME).is_file()
 
 
@@ -31,7 +31,7 @@ def write_description(folder: Path, description: dict[str, Any]) -> None:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """What was written; that its values make sense is seen when the network is built.
+    """Return what was written; that its values make sense is seen when the network is built.
 
     Args:
         folder: Of the model.

@@ -38,15 +38,15 @@ class Skeletons:
 
     def signature(self, width: Width) -> Hashable:
         """Return a value that is equal for widths that mean the same network."""
-        found = self._signatures.get(width)
-        if found is None:
-            found = self.family.signature(width.for_family())
-            if found is None:
-                found = tuple((name, tensor.shape) for name, tensor in tensors_of(self.build(width)).items())
+        signature = self._signatures.get(width)
+        if signature is None:
+            signature = self.family.signature(width.for_family())
+            if signature is None:
+                signature = tuple((name, tensor.shape) for name, tensor in tensors_of(self.build(width)).items())
             if len(self._signatures) >= SIGNATURES:
                 self._signatures.clear()
-            self._signatures[width] = found
-        return found
+            self._signatures[width] = signature
+        return signature
 
     def __call__(self, width: Width, statistics: bool = True) -> nn.Module:
         """Return the network of a width, which nobody may change.
@@ -59,16 +59,16 @@ class Skeletons:
             UserError: It is not nested in the full network.
         """
         key = self.signature(width), statistics
-        found = self._built.get(key)
-        if found is None:
-            found = self.build(width)
-            check_nested(found, self.whole, width, self.family.segments)
-            self._built[key] = found if statistics else forget_statistics(found)
+        network = self._built.get(key)
+        if network is None:
+            network = self.build(width)
+            check_nested(network, self.whole, width, self.family.segments)
+            self._built[key] = network if statistics else forget_statistics(network)
             if not width.plain:
                 self._passing.append(key)
                 if len(self._passing) > PASSING:
                     self._built.pop(self._passing.pop(0), None)
-        return found
+        return network
 
     def build(self, width: Width) -> nn.Module:
         """Return a new network of a width without memory."""

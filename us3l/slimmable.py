@@ -174,7 +174,7 @@ class Slimmable(nn.Module):
     # Running a network on the shared weights
 
     def forward(self, images: Tensor, width: AnyWidth = 1.0) -> Tensor:
-        """Outputs of the network of that width, on the shared weights; gradients flow into them.
+        """Return outputs of the network of that width, on the shared weights; gradients flow into them.
 
         Args:
             images: A batch, preprocessed.

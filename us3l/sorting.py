@@ -73,7 +73,7 @@ def sort_channels(net: Slimmable, images: Tensor | None = None) -> dict[str, Ten
 
 
 def places_of(net: Slimmable) -> dict[str, list[Place]]:
-    """All places of each of a network's channels, by the names that its family gives to them."""
+    """Return all places of each of a network's channels, by the names that its family gives to them."""
     places: dict[str, list[Place]] = defaultdict(list)
     for name, tensor in tensors_of(net.full).items():
         for axis, (channels, size) in enumerate(zip(net.family.channels(name), tensor.shape, strict=False)):
@@ -88,7 +88,7 @@ def places_of(net: Slimmable) -> dict[str, list[Place]]:
 
 
 def narrows(net: Slimmable, place: Place) -> bool:
-    """Whether narrow widths have fewer of these channels."""
+    """Return whether narrow widths have fewer of these channels."""
     narrow, full = (tensors_of(net.skeleton(width))[place.name].shape[place.axis] for width in (net.min_width, 1.0))
     return narrow < full
 
@@ -111,7 +111,7 @@ def importance(places: list[Place], weights: Mapping[str, Tensor], variances: Ma
 
 
 def input_variances(net: Slimmable, images: Tensor) -> dict[str, Tensor]:
-    """The variance of each channel that the layers of width 1 take, by the names of their weights."""
+    """Return the variance of each channel that the layers of width 1 take, by the names of their weights."""
     network = net.at(1.0)
     device = next(net.full.parameters()).device
     with watched(network) as found:
@@ -122,7 +122,7 @@ def input_variances(net: Slimmable, images: Tensor) -> dict[str, Tensor]:
 
 @contextmanager
 def watched(network: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """The variances of what convolutions and linear layers are given while it runs, a batch at a time."""
+    """Yield the variances of what convolutions and linear layers are given while it runs, a batch at a time."""
     found: dict[str, list[Tensor]] = defaultdict(list)
 
     def note(name: str, layer: nn.Module, given: tuple[Tensor, ...]) -> None:

@@ -165,7 +165,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
 
 
 def read_tensors(path: Path, whole_numbers: bool = False) -> dict[str, Tensor]:
-    """The tensors in a file; those of whole numbers must be allowed."""
+    """Return the tensors in a file; those of whole numbers must be allowed."""
     try:
         tensors = load_file(check_regular(path))
         odd = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
@@ -179,7 +179,7 @@ def read_tensors(path: Path, whole_numbers: bool = False) -> dict[str, Tensor]:
 
 
 def read_torch(file: Path | BinaryIO) -> Any:
-    """What `torch.save` wrote: tensors and plain values, nothing else. Errors may be of any kind.
+    """Return what `torch.save` wrote: tensors and plain values, nothing else. Errors may be of any kind.
 
     A file cannot become more memory than its own size: nothing in it may be compressed.
     """
@@ -195,8 +195,8 @@ def read_torch(file: Path | BinaryIO) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """The value, unless a small file could ask for any amount of memory or time by it: a tensor repeats what it holds,
-    or lists hold each other again and again."""
+    """Return the value; raise if a small file could ask for any amount of memory or time by it: a tensor that repeats
+    what it holds, or lists that hold each other again and again."""
     left, seen = [value], 0
     while left:
         item = left.pop()
@@ -214,7 +214,10 @@ def whole(value: Any) -> Any:
 
 
 def read_weights(path: Path, description: dict[str, Any]) -> dict[str, Tensor]:
-    """Of a model. Each of its switchable widths must have norms of its own before anything is built for it."""
+    """Return the weights of a model; raise if its switchable widths do not each have norms of their own.
+
+    That is seen before anything is built for them.
+    """
     weights = read_tensors(path, whole_numbers=True)
     switchable = description.get("switchable")
     if not isinstance(switchable, list):
@@ -225,7 +228,7 @@ def read_weights(path: Path, description: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def read_statistics(path: Path) -> tuple[dict[Width, Statistics], str | None]:
-    """By width, and the digest of the weights they belong to, which earlier versions did not write."""
+    """Return statistics by width, and the digest of their weights, which earlier versions did not write."""
     widths: dict[Width, Statistics] = {}
     try:
         for key, tensor in read_tensors(path).items():
@@ -249,7 +252,7 @@ def statistics_shapes(net: Slimmable, width: Width) -> dict[str, tuple[int, ...]
 
 
 def check_same(message: str, found: Mapping[str, Tensor], expected: dict[str, tuple[int, ...]]) -> None:
-    """An error that begins with the message and names the tensors that are missing, unexpected or of other shapes."""
+    """Raise an error that names the tensors that are missing, unexpected or of other shapes, after the message."""
     shapes = shapes_of(found)
     wrong = [f"missing {name} {shape}" for name, shape in expected.items() if name not in shapes]
     wrong += [f"unexpected {name} {shape}" for name, shape in shapes.items() if name not in expected]

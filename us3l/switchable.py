@@ -48,11 +48,11 @@ class SwitchableNorms(nn.ModuleList):
                 tensor.copy_(blocks[name])
 
     def of(self, width: Width) -> dict[str, Tensor]:
-        """Those of one width by their names in its network; none where they are the full network's."""
+        """Return those of one width by their names in its network; none where they are the full network's."""
         if width not in self.names:
             return {}
         return dict(zip(self.names[width], self[self.widths.index(width)].parameters(), strict=True))
 
     def all(self) -> dict[str, Tensor]:
-        """Those of all widths, by names that begin with the width."""
+        """Return those of all widths, by names that begin with the width."""
         return {f"{width}/{name}": tensor for width in self.names for name, tensor in self.of(width).items()}

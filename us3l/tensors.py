@@ -29,7 +29,7 @@ def own_copy(tensor: Tensor) -> Tensor:
 
 
 def leading(tensor: Tensor, shape: torch.Size, segments: Sequence[int] = (), copy: bool = False) -> Tensor:
-    """The leading block of that shape; on axes of several segments, the leading blocks of each, side by side.
+    """Return the leading block of that shape; on axes of several segments, the leading blocks of each, side by side.
 
     It is a view, unless there are several segments, or a `copy`, through which training is faster: layers get a dense
     tensor, and its gradient is written into that of the whole tensor at once instead of axis by axis.
@@ -101,19 +101,19 @@ class HollowNorms(TorchFunctionMode):
         if func is F.batch_norm and args and args[0].is_meta and args[0].ndim > 1:
             x, *per_channel = args[:5]
             channels = x.shape[1]
-            if x.numel() > channels and all(one is None or one.shape == (channels,) for one in per_channel):
+            if x.numel() > channels and all(tensor is None or tensor.shape == (channels,) for tensor in per_channel):
                 self.numbers += x.numel()
                 return torch.empty_like(x)
         return func(*args, **(kwargs or {}))
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """The SHA-256 of names, types, shapes and values; devices and memory formats make no difference."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of names, types, shapes and values; devices and memory formats make no difference."""
+    sha256 = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha256.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return sha256.hexdigest()
 
 
 class Watch:
@@ -155,7 +155,7 @@ class Watch:
 
 
 def sample_bits(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The first few values of a few tensors, those of one device and one type, as whole numbers of the same bits."""
+    """Return the first values of a few tensors of one device and one type, as whole numbers of the same bits."""
     some = [t.detach() for t in tensors if t.is_floating_point() and t.numel() and not t.is_meta]
     some = [t for t in some if (t.device, t.dtype) == (some[0].device, some[0].dtype)]
     starts = [
@@ -166,10 +166,12 @@ def sample_bits(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, without the batch-norm statistics, which are not shared among widths."""
-    own = {f"{name}.{buffer}".lstrip(".") for name, norm in batch_norms(module).items() for buffer in norm._buffers}
+    """Return parameters and buffers by name, without the batch-norm statistics, which are not shared among widths."""
+    statistics = {
+        f"{name}.{buffer}".lstrip(".") for name, norm in batch_norms(module).items() for buffer in norm._buffers
+    }
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    return {name: tensor for name, tensor in tensors.items() if name not in own}
+    return {name: tensor for name, tensor in tensors.items() if name not in statistics}
 
 
 def batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
@@ -185,14 +187,14 @@ def forget_statistics(module: nn.Module) -> nn.Module:
 
 
 def check_statistics(statistics: Mapping[str, Tensor], network: nn.Module, width: Width) -> None:
-    """An error if they are not those of a network's batch norms; no statistics at all will do."""
+    """Raise if they are not those of a network's batch norms; no statistics at all will do."""
     norms = {f"{name}.{kind}": norm for name, norm in batch_norms(network).items() for kind in KINDS}
     for name in statistics.keys() | norms.keys() if statistics else ():
-        found = tuple(statistics[name].shape) if name in statistics else None
+        shape = tuple(statistics[name].shape) if name in statistics else None
         expected = (norms[name].num_features,) if name in norms else None
-        if found != expected and not (found is None and not norms[name].track_running_stats):
+        if shape != expected and not (shape is None and not norms[name].track_running_stats):
             raise UserError(
-                f"the statistics of width {width} do not fit its network: {name} is {found}, not {expected}"
+                f"the statistics of width {width} do not fit its network: {name} is {shape}, not {expected}"
             )
 
 

@@ -160,7 +160,7 @@ def _numbers(width: Any) -> tuple[float, ...]:
 
 
 def _parse(name: str) -> tuple[tuple[float, ...], tuple[int, ...] | None]:
-    """The widths and depths in a name, or a `ValueError`."""
+    """Return the widths and depths in a name, or a `ValueError`."""
     with suppress(ValueError):
         return (float(name),), None
     stages = [STAGE.fullmatch(part) for part in BETWEEN.split(name)]
@@ -175,7 +175,7 @@ FULL = Width(1)
 
 
 def round_channels(channels: float, divisor: int = 8) -> int:
-    """The nearest multiple of `divisor`, never losing more than 10 % of the channels.
+    """Return the nearest multiple of `divisor`, never losing more than 10 % of the channels.
 
     >>> round_channels(0.37 * 64), round_channels(0.25 * 64), round_channels(9)
     (24, 16, 16)
@@ -187,7 +187,7 @@ def round_channels(channels: float, divisor: int = 8) -> int:
 def distinct_widths(
     signature: Callable[[float], Hashable], low: float, high: float, resolution: float = RESOLUTION
 ) -> list[float]:
-    """One width for each distinct network on [low, high], ascending: the ends themselves, else the roundest number.
+    """Return a width per distinct network on [low, high], ascending: the ends themselves, else the roundest number.
 
     Sub-networks are nested, so channel counts never fall with the width: two widths of equal signature have only that
     network between them, and bisection finds every step. Networks that exist on less than `resolution` may be missed.
@@ -234,7 +234,7 @@ def warn_if_slow(signature: Callable[[float], Hashable]) -> Callable[[float], Ha
 
 
 def roundest(first: float, last: float) -> float:
-    """The number in [first, last] that a person would name: a quarter, a tenth, a twentieth, a hundredth and so on.
+    """Return the number in [first, last] that a person would name: a quarter, a tenth, a twentieth, a hundredth ...
 
     >>> roundest(0.3672, 0.3828), roundest(0.49, 0.51), roundest(0.72, 0.76)
     (0.37, 0.5, 0.75)

@@ -8,7 +8,7 @@ import pytest
 from torch.distributed import HashStore
 
 from us3l.distributed import launching
-from us3l.distributed.launching import first_alone, processes
+from us3l.distributed.launching import any_of, first_alone, processes
 from us3l.system.errors import UserError
 
 
@@ -64,3 +64,9 @@ def test_torchrun_decides_how_many_there_are(monkeypatch):
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
     assert processes(3) == (4, 2)
+
+
+def test_several_processes_stop_when_any_of_them_was_asked_to():
+    several = SimpleNamespace(world_size=2, device="cpu", all_reduce=lambda mine, **_: mine + 1)
+    assert any_of(several, False)
+    assert not any_of(SimpleNamespace(world_size=1), False)

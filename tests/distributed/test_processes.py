@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from reliability import processes
 from us3l.data.sources import load
 from us3l.data.streamed import Batch
-from us3l.distributed.norms import SyncedBatchNorm
-from us3l.distributed.peers import ALONE
+from us3l.distributed.peers import ALONE, SyncedBatchNorm
 from us3l.training.trainer import split
 
 pytestmark = pytest.mark.slow

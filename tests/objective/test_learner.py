@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from us3l.data.augment import random_views
 from us3l.data.sources import ImageSet
+from us3l.families.family import Family
 from us3l.objective.heads import Alignment
 from us3l.objective.learner import Learner
 from us3l.objective.methods import method
@@ -26,10 +27,28 @@ LR, DECAY, GROUPS, ALPHA, TAU, MOMENTUM, M, COLD = 0.1, 0.01, 8, 0.05, 0.5, 0.9,
 STEPS = 8
 
 
-def recipe(**objective) -> Recipe:
+class Tiny(Family):
+    """Two convolutions: what takes channel after channel is quick with it."""
+
+    def signature(self, width):
+        return round(8 * width), round(16 * width)
+
+    def __call__(self, width):
+        first, second = self.signature(width)
+        return nn.Sequential(
+            *(nn.Conv2d(3, first, 3, padding=1, bias=False), nn.BatchNorm2d(first), nn.ReLU()),
+            *(nn.Conv2d(first, second, 3, stride=2, padding=1), nn.BatchNorm2d(second), nn.ReLU()),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        )
+
+
+TINY = Network("tests:Tiny")
+
+
+def recipe(network=TINY, **objective) -> Recipe:
     return replace(
         MINI,
-        network=Network(base=8),
+        network=network,
         objective=replace(
             MINI.objective, hidden=24, predictor=24, dim=12, temperature=TAU, teacher_momentum=M, **objective
         ),
@@ -47,11 +66,13 @@ class Exact(DoublePrecision):
         return data
 
 
-def trainer(exact=True, teacher=None, **objective) -> Trainer:
+def trainer(teacher=None, network=TINY, **objective) -> Trainer:
     images = torch.randint(0, 256, (32, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    fabric = Fabric(accelerator="cpu", plugins=[Exact()] if exact else None)
-    networks = replace(new_networks(recipe(**objective)), pretrained_teacher=teacher)
-    return Trainer(recipe(**objective), ImageSet("noise", images), fabric, networks=networks)
+    fabric = Fabric(accelerator="cpu", plugins=[Exact()])
+    settings = recipe(network, **objective)
+    networks = new_networks(settings, Tiny() if network is TINY else None)
+    networks = replace(networks, pretrained_teacher=teacher)
+    return Trainer(settings, ImageSet("noise", images), fabric, networks=networks)
 
 
 def naive_infonce(z, t):
@@ -210,15 +231,24 @@ def compare(ours, steps):
     ids=["per-batch", "per-width", "width-power"],
 )
 def test_a_run_of_us3l_equals_a_naive_computation_of_algorithm_1(changes):
-    compare(trainer(**changes), STEPS)
+    compare(trainer(network=Network(base=8), **changes), STEPS)
 
 
 @pytest.mark.parametrize("case", cases("app-ablation"), ids=lambda case: case.name)
 def test_every_loss_design_of_the_paper_equals_its_naive_computation(case):
-    compare(trainer(**case.objective | {"alpha": ALPHA}), steps=2)
+    """And has, and trains, exactly what it should."""
+    ours = trainer(**case.objective | {"alpha": ALPHA})
+    names = [name for name, _ in ours.learner.named_parameters()]
+    objective = ours.recipe.objective
+    assert any(name.startswith("h.") for name in names) == (objective.base_loss == "mse")
+    assert any(name.startswith("g.") for name in names) == (objective.head == "new")
+    assert any(name.startswith("teacher.") for name in names) == (objective.momentum_base or objective.momentum_sub)
+    before = {name: p.detach().clone() for name, p in ours.learner.named_parameters()}
+    compare(ours, steps=2)
+    assert not {name for name, p in ours.learner.named_parameters() if torch.equal(before[name], p)}
 
 
-@pytest.mark.parametrize("dim", [12, 64], ids=["narrower", "equal"])
+@pytest.mark.parametrize("dim", [12, 16], ids=["narrower", "equal"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -235,21 +265,7 @@ def test_imitation_of_a_pretrained_teacher_equals_its_naive_computation(changes,
     before = [p.clone() for p in teacher.parameters()]
     compare(ours, steps=2)
     assert all(torch.equal(a, b) for a, b in zip(before, ours.learner.pretrained_teacher.parameters(), strict=True))
-    assert ours.learner.a.weight.shape == (dim, 64)
-
-
-@pytest.mark.parametrize("case", cases("app-ablation"), ids=lambda case: case.name)
-def test_every_loss_design_trains_exactly_what_it_should(case):
-    ours = trainer(exact=False, **case.objective)
-    names = [name for name, _ in ours.learner.named_parameters()]
-    objective = ours.recipe.objective
-    assert any(name.startswith("h.") for name in names) == (objective.base_loss == "mse")
-    assert any(name.startswith("g.") for name in names) == (objective.head == "new")
-    assert any(name.startswith("teacher.") for name in names) == (objective.momentum_base or objective.momentum_sub)
-    before = {name: p.detach().clone() for name, p in ours.learner.named_parameters()}
-    ours.train_step()
-    ours.train_step()
-    assert not {name for name, p in ours.learner.named_parameters() if torch.equal(before[name], p)}
+    assert ours.learner.a.weight.shape == (dim, 16)
 
 
 def test_the_teacher_follows_the_closed_form_of_its_recursion():

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 import us3l
-from us3l.objective.scaling import momentum
+from us3l.objective.spec import momentum
 from us3l.paper.cases import case, table
 from us3l.paper.cells import (
     ABLATION,

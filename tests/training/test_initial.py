@@ -54,7 +54,6 @@ OTHERS = {
     "torchvision resnet50": (lambda: torchvision.models.resnet50(num_classes=5), "fc"),
     "torchvision mobilenet_v2": (lambda: torchvision.models.mobilenet_v2(num_classes=5), "classifier"),
     "torchvision vit": (vit, "heads"),
-    "timm resnet18": (lambda: timm.create_model("resnet18", num_classes=5), "fc"),
     "timm mobilenet_v2": (lambda: timm.create_model("mobilenetv2_100", num_classes=5), "classifier"),
     "timm efficientnet_b0": (lambda: timm.create_model("efficientnet_b0", num_classes=5), "classifier"),
     "timm convnext_atto": (lambda: scaled(timm.create_model("convnext_atto", num_classes=5)), "head.fc"),

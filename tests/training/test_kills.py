@@ -15,13 +15,13 @@ NETWORK = "--accelerator cpu --backbone vit_tiny --base 12 --heads 1 --depth 1 -
 
 @pytest.mark.slow
 def test_killed_runs_end_as_if_left_alone(tmp_path):
-    settings = [*NETWORK, *"--batch-size 16 --images 64 --epochs 5 --hidden 512 --dim 64".split()]
-    kills = "reliability.kills --kinds pretrain --stops kill --runs 3 --out".split()
+    settings = [*NETWORK, *"--batch-size 16 --images 64 --epochs 4 --hidden 512 --dim 64".split()]
+    kills = "reliability.kills --kinds pretrain --stops kill --runs 2 --out".split()
     command = [sys.executable, "-m", *kills, str(tmp_path), "--", *settings]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 ended as if left alone" in done.stdout
+    assert "2 ended as if left alone" in done.stdout
 
 
 @pytest.fixture(scope="module")

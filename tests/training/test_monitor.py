@@ -124,7 +124,7 @@ def test_guidance_is_the_gradient_of_lemma_1():
     ours = trainer(load("digits", limit=64))
     images = ours.images.sample(10, torch.Generator().manual_seed(0)).images
     views = ours.random_views(images, torch.Generator().manual_seed(0))
-    targets = [unit(target) for target in ours.learner.targets(views).momentum_teacher]
+    targets = [unit(target) for target in ours.learner.targets(views)["momentum_teacher"]]
     torch.testing.assert_close(ours.learner.guidance(views, 0.5), -torch.stack([targets[1], targets[0]]))
     nce = trainer(load("digits", limit=64), RECIPE.with_method("us-simclr"))
     found = nce.learner.guidance(views, 0.5)

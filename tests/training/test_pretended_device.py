@@ -16,7 +16,6 @@ from us3l.evaluation.gradient_descent import descend, evaluate_finetuned, evalua
 from us3l.evaluation.prepare import prepare
 from us3l.evaluation.protocols import finetuning
 from us3l.objective.learner import Learner
-from us3l.objective.methods import METHODS
 from us3l.run import Run
 from us3l.system.progress import SILENT
 from us3l.system.seeds import seeded
@@ -47,11 +46,17 @@ def device():
         yield device
 
 
+DIFFERENT = (
+    "us3l", "us3l-mocov3", "us3l-imitate", "us-simsiam", "moco", "seed", "seed-mse", "s-net-distill", "us-net",
+)  # fmt: skip
+"""Methods that have every loss, head, target and optimiser between them."""
+
+
 def new_trainer(recipe, images, machine=None) -> Trainer:
     return Trainer(recipe, images, pretended.fabric(), machine)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", DIFFERENT)
 def test_a_step_neither_mixes_devices_nor_waits(device, name, tiny_digits, pretrained):
     recipe = TINY.with_method(name)
     if name != "us3l" and not recipe.network.switchable:
@@ -82,14 +87,10 @@ SPOILERS = {
     "item": (lambda loss: loss * loss.detach().item(), WaitError),
     "cpu": (lambda loss: loss * loss.detach().cpu(), WaitError),
     "bool": (lambda loss: loss if loss > 0 else -loss, WaitError),
-    "tolist": (lambda loss: loss + sum(loss.detach()[None].tolist()), WaitError),
     "a tensor made on the CPU": (lambda loss: (loss * torch.ones(2)).mean(), MixedDevicesError),
     "a copy that waits": (lambda loss: (loss * torch.ones(2).to(DEVICE)).mean(), WaitError),
     "an index on the CPU": (lambda loss: loss[None][torch.zeros(1, dtype=torch.long)].mean(), WaitError),
-    "float": (lambda loss: loss * float(loss.detach()), WaitError),
     "nonzero": (lambda loss: loss * len(loss[None].nonzero()), WaitError),
-    "print": (lambda loss: loss * len(f"{loss.detach()}"), WaitError),
-    "numpy": (lambda loss: loss * loss.detach().numpy(), MixedDevicesError),
     "a mask": (lambda loss: loss[None][loss[None] == loss].mean(), WaitError),
 }
 
@@ -97,8 +98,8 @@ SPOILERS = {
 @pytest.mark.parametrize("name", SPOILERS)
 def test_what_does_not_belong_into_a_step_is_noticed(device, name, tiny_digits, monkeypatch):
     spoil, expected = SPOILERS[name]
-    original = Learner.part_loss
-    monkeypatch.setattr(Learner, "part_loss", lambda *arguments: spoil(original(*arguments)))
+    original = Learner.term_loss
+    monkeypatch.setattr(Learner, "term_loss", lambda *arguments: spoil(original(*arguments)))
     trainer = new_trainer(replace(TINY, network=VIT), tiny_digits)
     with pytest.raises(expected), device.no_waits():
         trainer.train_step()

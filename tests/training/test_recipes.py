@@ -5,8 +5,7 @@ import pytest
 from us3l.commands.main import main
 from us3l.run.config import write_config
 from us3l.training.recipes import CIFAR, MINI, named
-from us3l.training.run_config import RunConfig
-from us3l.training.settings import changed
+from us3l.training.run_config import RunConfig, changed
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from us3l.system.errors import UserError
 from us3l.training.initial import open_pretrained, without_classifier
 from us3l.training.recipes import MINI, Network
 from us3l.training.run_config import config_of
-from us3l.training.run_networks import new_network, new_networks, new_teacher
-from us3l.training.teacher import TeacherView, open_teacher
+from us3l.training.run_networks import TeacherView, new_network, new_networks, new_teacher, open_teacher
 from us3l.training.trainer import Trainer
 
 TINY: dict[str, Any] = {"images": 32, "batch_size": 16, "max_steps": 4, "calibration": 16, "size": 16, "min_width": 0.5}

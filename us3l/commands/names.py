@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
+from us3l.objective.loss_table import BaseLoss, DistillLoss
 from us3l.setting_types import AnyPath, Asked, SomePaths
 from us3l.training.initial import Init
 from us3l.training.run_config import RunConfig
@@ -46,8 +47,8 @@ class PretrainNames(TypedDict, total=False):
     heads: int | None
     depth: int | None
     frozen_patches: bool
-    base_loss: Literal["infonce", "mse", "moco", "mocov3", "cross-entropy", "seed", "seed-mse"]
-    distill_loss: Literal["none", "mse", "infonce", "nt-xent", "soft"]
+    base_loss: BaseLoss
+    distill_loss: DistillLoss
     relation_temperature: float
     teacher_features: float
     teacher_relations: float

@@ -35,7 +35,7 @@ def processes(devices: int) -> tuple[int, int]:
 
 
 def make_fabric(accelerator: str, devices: int, precision: str) -> Fabric:
-    """Fabric on the devices of one machine, or in the processes that torchrun has started on one or several.
+    """Return Fabric on the devices of one machine, or in the processes that torchrun has started on one or several.
 
     Args:
         accelerator: Kind of device: "cpu", "cuda", "mps" or "auto".

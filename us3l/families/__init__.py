@@ -50,8 +50,8 @@ class Individual(Family):
         return self.family(self.individual)
 
     def describe(self) -> dict[str, Any]:
-        known = self.family.describe()
-        return known | {"options": known["options"] | {"individual": self.individual}}
+        description = self.family.describe()
+        return description | {"options": description["options"] | {"individual": self.individual}}
 
 
 def create(
@@ -62,7 +62,7 @@ def create(
     individual: float | None = None,
     **options: Any,
 ) -> Slimmable:
-    """A new slimmable network by name, at random weights.
+    """Return a new slimmable network by name, at random weights.
 
     Args:
         name: "resnet18", "resnet50", "mobilenet_v2", "vit_tiny" or "vit_small"; with timm installed also
@@ -88,7 +88,7 @@ def create(
 def one_or_all(
     plain: Family, min_width: float, switchable: Sequence[float] | None, individual: float | None
 ) -> Slimmable:
-    """A family's networks on shared weights, or the network of one width alone: see `create`."""
+    """Return a family's networks on shared weights, or the network of one width alone: see `create`."""
     from us3l.slimmable import Slimmable
 
     if individual is None:
@@ -99,7 +99,7 @@ def one_or_all(
 
 
 def options_for(name: str, stem: str, size: int, frozen_patches: bool = False) -> dict[str, Any]:
-    """The options of `create` that make a backbone fit its images.
+    """Return the options of `create` that make a backbone fit its images.
 
     Args:
         name: Of the backbone.
@@ -117,7 +117,7 @@ def options_for(name: str, stem: str, size: int, frozen_patches: bool = False) -
 
 
 def family(name: str, **options: Any) -> Backbone:
-    """A backbone as a function of a width."""
+    """Return a backbone as a function of a width."""
     kind: Any = _kind(name)
     try:
         return kind(name, **options)
@@ -126,7 +126,7 @@ def family(name: str, **options: Any) -> Backbone:
 
 
 def recognise(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
-    """Which backbone has tensors of these shapes at width 1.
+    """Return which backbone has tensors of these shapes at width 1.
 
     Args:
         shapes: By the tensors' names, here, in torchvision or in timm.
@@ -136,7 +136,7 @@ def recognise(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
         channels each: shapes do not tell.
     """
     kinds = dict.fromkeys(_kind(name) for name in BACKBONES)
-    return next((found for kind in kinds if (found := kind.recognise(shapes)) is not None), None)
+    return next((network for kind in kinds if (network := kind.recognise(shapes)) is not None), None)
 
 
 def _kind(name: str) -> type[Backbone]:

@@ -88,7 +88,7 @@ class ConvNeXtFamily(StagedBackbone):
         return None
 
     def channels(self, name: str) -> tuple[str | None, ...]:
-        """A stream for each stage, and the hidden channels of each block."""
+        """Return a stream for each stage, and the hidden channels of each block."""
         part, *inner = name.split(".")
         if part == "stem":
             return ("stage0",)  # of the image's channels none are sorted

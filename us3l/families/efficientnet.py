@@ -71,7 +71,7 @@ class EfficientNetFamily(StagedBackbone):
         return {"backbone": "efficientnet_b0", "base": 2 * shapes["conv_stem.weight"][0]}
 
     def channels(self, name: str) -> tuple[str | None, ...]:
-        """A stream for each stage, the channels inside of each block, and those that its gate is computed from."""
+        """Return a stream for each stage, the channels inside of each block, and those that make its gate."""
         part, *inner, _ = name.split(".")
         if part != "blocks":
             return {"conv_stem": ("stem",), "bn1": ("stem",), "conv_head": (None, "stage6")}.get(part, ())

@@ -49,15 +49,15 @@ class Family:
         raise NotImplementedError
 
     def signature(self, width: Any) -> Hashable | None:  # noqa: ARG002
-        """A cheap summary of all shapes at a width; None: they are found by building the network without memory."""
+        """Return a cheap summary of all shapes at a width; None: the network is built without memory to see them."""
         return None
 
     def segments(self, name: str) -> Sequence[int]:  # noqa: ARG002
-        """The number of segments on each axis of a tensor, such as fused qkv; each is sliced on its own."""
+        """Return the number of segments on each axis of a tensor, such as fused qkv; each is sliced on its own."""
         return ()
 
     def channels(self, name: str) -> Sequence[str | Sequence[str] | None]:  # noqa: ARG002
-        """What to call the channels on each axis of a tensor; of an axis of several segments, those of each.
+        """Return what to call the channels on each axis of a tensor; of an axis of several segments, those of each.
 
         Channels of the same name can only be put in another order together: what a layer gives and what those after it
         take, the streams that residual blocks add to, queries and keys of a head. None: the order is fixed.
@@ -66,11 +66,11 @@ class Family:
         return ()
 
     def translate(self, name: str) -> str:
-        """What a tensor of the same network by another library is called here, if it has another name there."""
+        """Return what a tensor of the same network by another library is called here, if it has another name there."""
         return name
 
     def chain(self, network: Any) -> Sequence[nn.Module]:
-        """The modules that a network applies one after another, up to its last batch norm.
+        """Return the modules that a network applies one after another, up to its last batch norm.
 
         Networks that begin alike are then calibrated together, and a search counts and times each module once.
         Modules on the same weights must compute the same.
@@ -78,20 +78,20 @@ class Family:
         return [network]
 
     def feature_maps(self, network: Any) -> tuple[nn.Module, Sequence[str]] | None:  # noqa: ARG002
-        """The part of a network that makes maps, and the names of the modules in it whose outputs have four sizes.
+        """Return the part of a network that makes maps, and the names of its modules whose outputs have four sizes.
 
         Detection builds its pyramid on them. None: there are no such maps.
         """
         return None
 
     def describe(self) -> dict[str, Any]:
-        """What `model.json` says about it: a family of the user's own is only named, and must be given again."""
+        """Return what `model.json` says about it: a family of the user's own is only named, and must be given again."""
         return {"backbone": None, "options": {}, "family": type(self).__qualname__}
 
 
 @contextmanager
 def needs_timm(name: str) -> Iterator[None]:
-    """For imports of timm, which not everybody has."""
+    """Raise an error that says what to install if an import of timm fails."""
     try:
         yield
     except ImportError:
@@ -103,16 +103,16 @@ class Backbone(Family):
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:  # noqa: ARG003
-        """The name and options of the network of width 1 that has tensors of these shapes, None if it is not ours."""
+        """Return the name and options of the network whose width 1 has these shapes, None if it is not ours."""
         return None
 
     @classmethod
     def fit(cls, stem: str, size: int, frozen_patches: bool) -> dict[str, Any]:  # noqa: ARG003
-        """The options that make it fit images of a size, which a stem is chosen for."""
+        """Return the options that make it fit images of a size, which a stem is chosen for."""
         return {"stem": stem}
 
     def stagewise(self, width: Any) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """The width and the blocks of each stage; no blocks, if none can be left out."""
+        """Return the width and the blocks of each stage; no blocks, if none can be left out."""
         blocks = self.blocks or ()
         width = Width(width)
         return width.widths * (self.stages or 1) if width.plain else width.widths, width.depths or blocks
@@ -143,13 +143,13 @@ class StagedBackbone(Backbone):
         return 32 if self.stem == "cifar" else 224
 
     def signature(self, width: Any) -> tuple[int, ...]:
-        """All channel counts; the blocks of each stage too, if some stage lacks any."""
+        """Return all channel counts; the blocks of each stage too, if some stage lacks any."""
         widths, blocks = self.stagewise(width)
         return self.channel_counts(widths) + (() if blocks == self.blocks else blocks)
 
     @abstractmethod
     def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
-        """All that a network needs to know, from the width of each stage."""
+        """Return all that a network needs to know, from the width of each stage."""
 
 
 class Wrapped(Family):
@@ -169,7 +169,7 @@ class Wrapped(Family):
 
 
 def qualified_name(function: Callable[[Any], nn.Module]) -> str:
-    """A function's own name, or an object's class's."""
+    """Return a function's own name, or an object's class's."""
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def learned_in_32_bits(operation: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """An operation's result, computed in 32 bits where it learns in bfloat16 on a CPU.
+    """Return an operation's result, computed in 32 bits where it learns in bfloat16 on a CPU.
 
     For operations whose backward pass is far slower there in bfloat16 (torch 2.14, AVX-512): strided depthwise
     convolutions took eight to seventy times as long as in 32 bits, attention by heads of 16 channels six times
@@ -27,7 +27,7 @@ class StridedDepthwise(nn.Conv2d):
 
     @classmethod
     def like(cls, plain: nn.Conv2d) -> Self:
-        """The same convolution, with the same weights (without a bias)."""
+        """Return the same convolution, with the same weights (without a bias)."""
         sizes: Any = {"kernel_size": plain.kernel_size, "stride": plain.stride, "padding": plain.padding}
         made = cls(plain.in_channels, plain.out_channels, **sizes, groups=plain.groups, bias=False)
         made.weight = plain.weight

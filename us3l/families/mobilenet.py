@@ -44,7 +44,7 @@ class MobileNetFamily(StagedBackbone):
     classifier = "classifier"
 
     def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
-        """Channels of the first convolution, of each stage and of the last convolution."""
+        """Return channels of the first convolution, of each stage and of the last convolution."""
         scale = self.base / 64
         stages = (round_channels(w * scale * channels) for w, (_, channels, _, _) in zip(widths, STAGES, strict=True))
         return round_channels(widths[0] * scale * FIRST), *stages, round_channels(scale * LAST)
@@ -75,7 +75,7 @@ class MobileNetFamily(StagedBackbone):
         return f"features.{place}.conv.{layers[layer]}.{leaf}" if layer in layers else name
 
     def channels(self, name: str) -> tuple[str | None, ...]:
-        """A stream for each stage, and the channels inside of each block."""
+        """Return a stream for each stage, and the channels inside of each block."""
         part, *inner = name.split(".")[:-1]
         if part != "features":
             return ()

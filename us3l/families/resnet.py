@@ -38,7 +38,7 @@ class ResNetFamily(StagedBackbone):
         return BLOCKS[self.name]
 
     def channel_counts(self, widths: tuple[float, ...]) -> tuple[int, ...]:
-        """Stem channels, then the inner and outer channels of each stage."""
+        """Return stem channels, then the inner and outer channels of each stage."""
         inner = [round_channels(w * self.base * 2**i) for i, w in enumerate(widths)]
         outer = [round_channels(w * self.base * 2 ** (i + 2)) for i, w in enumerate(widths)]
         return inner[0], *(c for pair in zip(inner, outer if self.bottleneck else inner, strict=True) for c in pair)
@@ -56,7 +56,7 @@ class ResNetFamily(StagedBackbone):
         return {"backbone": name, "stem": "cifar" if kernel == 3 else "imagenet", "base": base}
 
     def channels(self, name: str) -> tuple[str | None, ...]:
-        """A stream for each stage, one between stem and first stage if a shortcut parts them, and those in blocks."""
+        """Return a stream per stage, one between stem and first stage if a shortcut parts them, and those in blocks."""
         stem, last = ("stem", 3) if self.bottleneck else ("layer1", 2)
         stage, *inner = name.split(".")[:-1]
         if stage == "fc":

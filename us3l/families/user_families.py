@@ -18,7 +18,7 @@ _current: OwnFamily | None = None  # of the process: threads load models, too
 
 
 def import_family(name: str) -> OwnFamily:
-    """The family of a name, as Python finds it; also in the working folder.
+    """Return the family of a name, as Python finds it; also in the working folder.
 
     Args:
         name: Of a module, a colon, and a function or an object in it, such as "my_package.networks:family".
@@ -31,7 +31,7 @@ def import_family(name: str) -> OwnFamily:
         raise UserError(f"{name!r} does not name a family: write MODULE:NAME, such as my_networks:family")
     sys.path.insert(0, "")
     try:
-        found: Any = import_module(module)
+        family: Any = import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
             raise UserError(f"{name}: there is no module {error.name!r}, here or where Python looks for it") from None
@@ -41,17 +41,17 @@ def import_family(name: str) -> OwnFamily:
     finally:
         sys.path.remove("")
     for part in inner.split("."):
-        if not hasattr(found, part):
-            raise UserError(f"{name}: {module!r} has no {inner!r}: {did_you_mean(part, dir(found))}")
-        found = getattr(found, part)
-    if isinstance(found, type):
+        if not hasattr(family, part):
+            raise UserError(f"{name}: {module!r} has no {inner!r}: {did_you_mean(part, dir(family))}")
+        family = getattr(family, part)
+    if isinstance(family, type):
         try:
-            found = found()
+            family = family()
         except Exception as error:  # the user's own code
             raise UserError(f"{name}: the class must be made without arguments, but {brief(error)}") from error
-    if not callable(found) or callable(getattr(found, "state_dict", None)):  # a network can be called, too
-        raise UserError(f"{name} is of type {type(found).__name__}: a family is a function from a width to a network")
-    return found
+    if not callable(family) or callable(getattr(family, "state_dict", None)):  # a network can be called, too
+        raise UserError(f"{name} is of type {type(family).__name__}: a family is a function from a width to a network")
+    return family
 
 
 @contextmanager

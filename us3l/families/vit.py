@@ -89,7 +89,7 @@ class ViTFamily(Backbone):
         return (self.depth,)
 
     def signature(self, width: Any) -> tuple[int, ...]:
-        """Embedding dimension and heads; its blocks if it lacks any."""
+        """Return the embedding dimension and heads; its blocks if it lacks any."""
         (width,), blocks = self.stagewise(width)
         dim, heads = self.sizes
         sizes = round_channels(width * dim, divisor=math.lcm(heads, 4)), heads
@@ -124,7 +124,7 @@ class ViTFamily(Backbone):
         return name
 
     def channels(self, name: str) -> tuple[str | tuple[str, ...] | None, ...]:
-        """One stream, and in each block the hidden channels and those of each head: queries with keys, and values."""
+        """Return one stream, and of each block the hidden channels and each head's: queries with keys, and values."""
         part, *inner = name.split(".")
         if part in ("cls_token", "pos_embed"):
             return None, None, "stream"
@@ -166,7 +166,7 @@ class ViT(nn.Module):
         self.patch_embed.requires_grad_(not family.frozen_patches)
 
     def draw_weights(self) -> None:
-        """As in MoCo v3."""
+        """Draw the first weights as MoCo v3 does."""
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ class Mlp(nn.Module):
 
 
 def sincos_positions(side: int, dim: int, cls: bool) -> Tensor:
-    """The fixed positions of MoCo v3 (1 x tokens x D), zero for the class token, with the channels in another order.
+    """Return MoCo v3's fixed positions (1 x tokens x D), zero for the class token, the channels in another order.
 
     There, all channels of sin(x) come first, then those of cos(x), sin(y), cos(y): a leading slice would lose the
     rows. Here the four stand side by side, frequency by frequency, so that a narrow network has the same positions as

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from us3l.storage import check_same, copy_weights, shapes_of, write_tensors
+from us3l.system.errors import UserError
 
 PerView = tuple[Tensor, ...]
 """Something of each view of a batch, of which there are one or two."""
@@ -49,7 +53,7 @@ def suits_onednn(x: Tensor) -> bool:
 
 
 def projector(features: int, hidden: int, dim: int, final_norm: bool = False) -> nn.Sequential:
-    """Features to embedding. Its first layer's input follows the width; all else is one for all widths."""
+    """Return a head from features to embedding. Its input follows the width; all else is one for all widths."""
     return nn.Sequential(
         HeadLinear(features, hidden),
         *norm_and_relu(hidden),
@@ -61,7 +65,7 @@ def projector(features: int, hidden: int, dim: int, final_norm: bool = False) ->
 
 
 def predictor(dim: int, hidden: int, final_norm: bool = False) -> nn.Sequential:
-    """Embedding to embedding: the paper's h, of the MSE base loss, and g, through which sub-networks imitate."""
+    """Return a head from embedding to embedding: the paper's h, of the MSE base loss, or the sub-networks' own g."""
     return nn.Sequential(
         HeadLinear(dim, hidden, bias=False),
         *norm_and_relu(hidden),
@@ -115,3 +119,32 @@ class Queue(nn.Module):
             new, count = torch.where(unless, self.rows[places], new), count * ~unless
         self.rows[places] = new
         self.place.add_(count).remainder_(length)
+
+
+@torch.no_grad()
+def save_projector(path: Path, head: nn.Sequential, features: Tensor) -> None:
+    """Keep a projector with the statistics of its batch norms, which are those on these features."""
+    kept = {name: parameter.detach() for name, parameter in head.named_parameters()}
+    x = features
+    for number, layer in enumerate(head):
+        if isinstance(layer, nn.BatchNorm1d):
+            kept[f"{number}.running_mean"], kept[f"{number}.running_var"] = x.mean(0), x.var(0)
+        x = layer(x.clone())  # ReLUs work in place
+    write_tensors(path, kept)
+
+
+def read_projector(tensors: dict[str, Tensor], name: str) -> nn.Sequential:
+    try:
+        (hidden, features), dim = tensors["0.weight"].shape, len(tensors["6.bias"])
+    except (KeyError, ValueError, TypeError):
+        raise UserError(f"{name} does not hold a projector of us3l") from None
+    head = projector(features, hidden, dim, final_norm="7.running_mean" in tensors)
+    for layer in head:
+        if isinstance(layer, nn.BatchNorm1d):
+            for statistic in ("running_mean", "running_var"):
+                layer.register_buffer(statistic, torch.zeros(layer.num_features))
+            layer.track_running_stats = True
+    state = head.state_dict()
+    check_same(f"{name} does not hold a projector of us3l", tensors, shapes_of(state))
+    copy_weights(tensors, state)
+    return head

@@ -16,21 +16,12 @@ from us3l.distributed.peers import ALONE, Peers
 from us3l.objective import losses
 from us3l.objective.heads import Alignment, HeadLinear, PerView, Queue, per_view, predictor, projector
 from us3l.objective.losses import at_least_float32, unit
-from us3l.objective.scaling import teacher_rate
-from us3l.objective.spec import Objective, Part
+from us3l.objective.spec import Objective, Target, Term
 from us3l.slimmable import Slimmable
 from us3l.width import FULL, Width
 
-
-class Targets(NamedTuple):
-    """What the networks of a step are compared with: outputs of others for the same views, detached."""
-
-    full: PerView | None = None
-    """Embeddings of the full network, once it has run."""
-    momentum_teacher: PerView | None = None
-    """Embeddings of the momentum teacher."""
-    pretrained_teacher: PerView | None = None
-    """Vectors of a pretrained teacher."""
+Targets = dict[Target, PerView]
+"""What the networks of a step are compared with, of each view and detached; each names it: see `Term.target`."""
 
 
 class Outputs(NamedTuple):
@@ -70,7 +61,7 @@ class Learner(nn.Module):
         if objective.supervised:
             dim = classes
             self.projector = HeadLinear(features, classes)
-        elif "base" in objective.base_shares:
+        elif objective.base_share:
             self.projector = projector(
                 features, objective.hidden, dim, objective.final_norm or objective.projector_norm
             )
@@ -99,7 +90,7 @@ class Learner(nn.Module):
         return self
 
     def embed(self, views: PerView, width: Width) -> PerView:
-        """`z` of each view at a width."""
+        """Return `z` of each view at a width."""
         return self.run(views, width).z
 
     def run(self, views: PerView, width: Width) -> Outputs:
@@ -112,18 +103,21 @@ class Learner(nn.Module):
     def update_teacher(self, step: int, steps: int) -> None:
         """Move the momentum teacher towards the network: once a batch, before a step of all `steps`."""
         if self.teacher is not None:
-            rate = teacher_rate(self.objective, step, steps)
+            rate = self.objective.teacher_rate(step, steps)
             student: list[Tensor] = [*self.net.full.parameters(), *self.projector.parameters()]
             torch._foreach_lerp_([*self.teacher.parameters()], student, rate)
 
     @torch.no_grad()
-    def targets(self, views: PerView) -> Targets:
-        """Return what teachers make of the views."""
-        momentum, pretrained = (
-            None if teacher is None else tuple(teacher(view) for view in views)
-            for teacher in (self.teacher, self.pretrained_teacher)
-        )
-        return Targets(momentum_teacher=momentum, pretrained_teacher=pretrained)
+    def targets(self, views: PerView, labels: Tensor | None = None) -> Targets:
+        """Return what teachers make of the views, and the labels of the images if there are any."""
+        teachers: dict[Target, nn.Module | None] = {
+            "momentum_teacher": self.teacher,
+            "pretrained_teacher": self.pretrained_teacher,
+        }
+        targets: Targets = {
+            name: tuple(teacher(view) for view in views) for name, teacher in teachers.items() if teacher is not None
+        }
+        return targets if labels is None else targets | {"labels": (labels,) * len(views)}
 
     @torch.no_grad()
     def remember(self, *targets: Targets, unless: Tensor | None = None) -> None:
@@ -134,8 +128,8 @@ class Learner(nn.Module):
             unless: A condition on the device: where it holds, the queue stays as it was.
         """
         if self.queue is not None:
-            source = self.objective.target("base")
-            views = zip(*(require(getattr(share, source)) for share in targets), strict=True)
+            source = self.objective.base_terms[0].target
+            views = zip(*(share[source] for share in targets), strict=True)
             self.queue.push(unit(torch.cat([self.peers.gather(torch.cat(view)) for view in views])), unless)
 
     def forward(
@@ -143,50 +137,37 @@ class Learner(nn.Module):
     ) -> tuple[Tensor, Targets]:
         """Return the loss of the network of a width, and the targets of those that follow on the same views.
 
-        The first, which has no targets yet, is the base network; networks that are given targets are sub-networks.
+        The first, which has no targets yet, is the base network and needs the labels, if the method learns from them;
+        networks that are given targets are sub-networks.
         """
         base = targets is None
-        targets = self.targets(views) if targets is None else targets
+        terms = self.objective.base_terms if base else self.objective.sub_terms
+        targets = self.targets(views, labels) if targets is None else targets
         outputs = self.run(views, width)
-        parts = [
-            share * self.part_loss(part, *self.pair(part, outputs, targets, labels), self.peers)
-            for part, share in (self.objective.base_shares if base else self.objective.sub_shares).items()
-        ]
+        parts = [term.share * self.term_loss(term, *self.pair(term, outputs, targets), self.peers) for term in terms]
         if base:
-            targets = targets._replace(full=detached(outputs.z))
+            targets = {**targets, "full": detached(outputs.z)}
         return torch.stack(parts).sum(), targets
 
-    def pair(
-        self, part: Part, outputs: Outputs, targets: Targets, labels: Tensor | None = None
-    ) -> tuple[PerView, PerView]:
-        """Return what a part of a network's loss compares: its outputs, as that loss sees them, and their targets."""
-        projected, z = self.objective.loss(part).projected, outputs.z
-        comparable = units if projected else logits
-        if part == "base":
-            compared = comparable(per_view(self.h, z))
-        elif part == "distillation":
-            compared = comparable(per_view(self.h if self.objective.head == "shared" else self.g, z))
-        else:
-            compared = comparable(per_view(self.a, outputs.features))
-        target = self.objective.target(part)
-        if target == "labels":
-            return compared, require(None if labels is None else (labels,) * len(compared))
-        if target == "outputs":
+    def pair(self, term: Term, outputs: Outputs, targets: Targets) -> tuple[PerView, PerView]:
+        """Return what a term compares: a network's outputs, as its loss sees them, and their targets."""
+        comparable = units if term.loss.projected else logits
+        head: nn.Module = getattr(self, term.head)
+        compared = comparable(per_view(head, outputs.features if term.head == "a" else outputs.z))
+        if term.target == "outputs":
             return compared, compared  # both views are learned
-        if target == "stopped":
-            return compared, comparable(detached(z))
-        return compared, comparable(require(getattr(targets, target)))
+        expected = {**targets, "stopped": detached(outputs.z)}[term.target]
+        return compared, expected if term.target == "labels" else comparable(expected)
 
-    def part_loss(self, part: Part, outputs: PerView, targets: PerView, peers: Peers = ALONE) -> Tensor:
-        """Return a part of a network's loss: the mean over views, by the function that the table names."""
-        loss = self.objective.loss(part)
-        function: Callable[..., Tensor] = getattr(losses, loss.function)
+    def term_loss(self, term: Term, outputs: PerView, targets: PerView, peers: Peers = ALONE) -> Tensor:
+        """Return the loss of a term: the mean over views, by the function that the table names."""
+        function: Callable[..., Tensor] = getattr(losses, term.loss.function)
         values: dict[str, Any] = {"peers": peers, "queue": None if self.queue is None else self.queue.rows}
         settings = {
             name: values[name] if name in values else getattr(self.objective, name)
             for name in further_parameters(function)
         }
-        pairs = zip(outputs, reversed(targets) if loss.crossed else targets, strict=True)
+        pairs = zip(outputs, reversed(targets) if term.loss.crossed else targets, strict=True)
         return torch.stack([function(z, t, **settings) for z, t in pairs]).mean()
 
     def guidance(
@@ -205,19 +186,18 @@ class Learner(nn.Module):
             seen: What the sub-network sees (default: the same).
         """
         with torch.no_grad():
-            run, targets = self.run(seen or views, width), self.targets(views)._replace(full=self.embed(views, FULL))
+            run = self.run(seen or views, width)
+            targets: Targets = {**self.targets(views, labels), "full": self.embed(views, FULL)}
         pulls: list[Tensor] = []
-        shares = self.objective.sub_shares
-        if "base" in self.objective.base_shares:
-            shares = {part: share for part, share in shares.items() if part not in self.objective.teacher_shares}
-        for part, share in shares.items():
+        terms = self.objective.sub_terms
+        for term in [term for term in terms if term.head != "a"] or terms:
             with torch.no_grad():
-                outputs, expected = self.pair(part, run, targets, labels)
+                outputs, expected = self.pair(term, run, targets)
             same = expected is outputs
             outputs = tuple(output.detach().requires_grad_() for output in outputs)
-            loss = self.part_loss(part, outputs, outputs if same else expected)
+            loss = self.term_loss(term, outputs, outputs if same else expected)
             gradients = torch.stack(torch.autograd.grad(loss, outputs))
-            pulls.append(share * gradients * gradients.shape[:2].numel() * self.objective.gradient_scale(part))
+            pulls.append(term.share * gradients * gradients.shape[:2].numel() * (term.temperature or 1.0))
         return torch.stack(pulls).sum(dim=0)
 
 
@@ -244,11 +224,6 @@ def logits(outputs: PerView) -> PerView:
 
 def detached(embeddings: PerView) -> PerView:
     return tuple(z.detach() for z in embeddings)
-
-
-def require(targets: PerView | None) -> PerView:
-    assert targets is not None, "there are no labels, or what is compared with a network has not run yet"
-    return targets
 
 
 @torch.no_grad()

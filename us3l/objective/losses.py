@@ -27,7 +27,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def nt_xent(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> Tensor:
-    """InfoNCE of paired outputs; every other sample of either side, of all processes, is a negative (eq. 2).
+    """Return InfoNCE of paired outputs; every other sample of either side, of all processes, is a negative (eq. 2).
 
     Args:
         z: Outputs, unit vectors (N x D).
@@ -45,13 +45,13 @@ def nt_xent(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> T
     everyone = both if peers.count == 1 else torch.cat([peers.gather(z), peers.gather(t)])  # 2M x D
     logits = products(both, everyone) / temperature
     places = peers.places(z)
-    own = torch.cat([places, places + len(everyone) // 2])
-    logits.scatter_(1, own[:, None], float("-inf"))
-    return F.cross_entropy(logits, own.roll(len(z)))
+    itself = torch.cat([places, places + len(everyone) // 2])
+    logits.scatter_(1, itself[:, None], float("-inf"))
+    return F.cross_entropy(logits, itself.roll(len(z)))
 
 
 def info_nce(z: Tensor, t: Tensor, temperature: float, peers: Peers = ALONE) -> Tensor:
-    """InfoNCE of outputs against their targets, the other targets of all processes being negatives (eq. 7; MoCo v3's).
+    """Return InfoNCE of outputs and targets; the other targets of all processes are negatives (eq. 7; MoCo v3's).
 
     Args:
         z: Outputs, unit vectors (N x D).
@@ -85,7 +85,7 @@ def negative_cosine(z: Tensor, t: Tensor) -> Tensor:
 
 
 def moco(z: Tensor, t: Tensor, queue: Tensor, temperature: float) -> Tensor:
-    """InfoNCE of outputs against their targets, the targets of earlier batches being negatives (MoCo's).
+    """Return InfoNCE of outputs against their targets, the targets of earlier batches being negatives (MoCo's).
 
     Args:
         z: Outputs, unit vectors (N x D).
@@ -104,7 +104,7 @@ def moco(z: Tensor, t: Tensor, queue: Tensor, temperature: float) -> Tensor:
 
 
 def seed(z: Tensor, t: Tensor, queue: Tensor, temperature: float, teacher_temperature: float) -> Tensor:
-    """Outputs are to be as similar to their target and the queue as the target is itself (SEED's).
+    """Return the loss by which outputs become as similar to their target and the queue as the target is (SEED's).
 
     Args:
         z: Outputs, unit vectors (N x D).
@@ -121,7 +121,7 @@ def seed(z: Tensor, t: Tensor, queue: Tensor, temperature: float, teacher_temper
 
 
 def relations(z: Tensor, t: Tensor, relation_temperature: float, peers: Peers = ALONE) -> Tensor:
-    """Outputs are to be as similar to the other targets of the batch as their own are (SEED's, without a queue).
+    """Return the loss by which outputs become as similar to the batch's other targets as their own are (after SEED).
 
     Args:
         z: Outputs, unit vectors (N x D).
@@ -136,10 +136,10 @@ def relations(z: Tensor, t: Tensor, relation_temperature: float, peers: Peers = 
     >>> round(relations(both, both, 1.0).item(), 4)  # the mean of 0.6343, 0.6343 and log 2
     0.6539
     """
-    everyone, own = peers.gather(t), peers.places(z)[:, None]
+    everyone, itself = peers.gather(t), peers.places(z)[:, None]
     least = torch.finfo(z.dtype).min  # not minus infinity: the targets' zeros times that are not a number
-    logits = (products(z, everyone) / relation_temperature).scatter(1, own, least)
-    expected = (products(t, everyone) / relation_temperature).scatter(1, own, least).softmax(dim=1)
+    logits = (products(z, everyone) / relation_temperature).scatter(1, itself, least)
+    expected = (products(t, everyone) / relation_temperature).scatter(1, itself, least).softmax(dim=1)
     return F.cross_entropy(logits, expected)
 
 
@@ -156,7 +156,7 @@ def products(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of a network's class probabilities with labels.
+    """Return cross-entropy of a network's class probabilities with labels.
 
     Args:
         logits: Of the network that learns (N x C).
@@ -172,7 +172,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy with the classes' probabilities according to other logits (US-Net's in-place distillation).
+    """Return cross-entropy with the classes' probabilities according to other logits (US-Net's in-place distillation).
 
     Args:
         logits: Of the network that learns (N x C).

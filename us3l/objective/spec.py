@@ -6,7 +6,7 @@ import math
 import sys
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from us3l.objective.loss_table import (
     BASE_LOSSES,
@@ -17,18 +17,60 @@ from us3l.objective.loss_table import (
     Loss,
     TeacherLoss,
 )
-from us3l.objective.scaling import memory
 from us3l.system.errors import UserError
 from us3l.width import Width
 
 PAPER_STEPS = 400 * (50_000 // 512)
 """Of the paper's runs on CIFAR: 400 epochs of batches of 512."""
 
-Part = Literal["base", "distillation"] | TeacherLoss
-"""What the loss of a network can be a mixture of: see `loss_table`."""
 Target = Literal["labels", "outputs", "stopped", "full", "momentum_teacher", "pretrained_teacher"]
-"""What a part of a network's loss compares its outputs with: labels; its own outputs, of which both views learn, or
-which are fixed; or the outputs of the full network, of the momentum teacher or of a pretrained teacher."""
+"""What a loss compares outputs with: labels; the outputs themselves, of which both views learn, or which are fixed; or
+the outputs of the full network, of the momentum teacher or of a pretrained teacher."""
+
+
+class Term(NamedTuple):
+    """A part of a network's loss."""
+
+    name: str
+    """What the loss is called in settings."""
+    loss: Loss
+    target: Target
+    head: Literal["h", "g", "a"]
+    """What outputs pass through: the predictor, the sub-networks' own head, or, from features, the alignment with a
+    pretrained teacher. A head that a method does not have changes nothing."""
+    share: float
+    """Of the whole loss."""
+    temperature: float | None
+    """What divides the cosines, if anything does."""
+
+
+def memory(momentum: float, steps: int) -> float:
+    """Return the share of a run over which a moving average reaches back (its time constant).
+
+    A momentum of 0.99 averages over about a hundred steps: a quarter of a percent of the paper's 38,800, but almost
+    half of 230. A short run that is to behave like the long one keeps the share, and not the momentum.
+
+    Args:
+        momentum: What the average keeps of itself at every step, above 0 and below 1.
+        steps: All steps of the run.
+
+    >>> round(memory(0.99, 38_800), 6)
+    0.002564
+    """
+    return -1 / (steps * math.log(momentum))
+
+
+def momentum(memory: float, steps: int) -> float:
+    """Return the momentum with which a moving average reaches back over a share of a run.
+
+    For one memory, the momentum of a run of n steps is that of a run of N steps to the power of N / n.
+
+    >>> share = memory(0.99, 38_800)
+    >>> [round(momentum(share, steps), 3) for steps in (38_800, 2_145, 230)]
+    [0.99, 0.834, 0.184]
+    """
+    return math.exp(-1 / (memory * steps))
+
 
 RANGES: tuple[tuple[tuple[str, ...], float, float, str], ...] = (
     (("queue", "samples", "groups", "hidden", "predictor", "dim"), 1, math.inf, "at least 1"),
@@ -185,7 +227,7 @@ class Objective:
             )
         if self.imitates_by_base_loss and self.teacher_shares:
             raise UserError(f"{base} has a pretrained teacher already: it excludes teacher_features, teacher_relations")
-        if "base" not in self.base_shares and (self.momentum_base or self.momentum_sub or self.head != "none"):
+        if not self.base_share and (self.momentum_base or self.momentum_sub or self.head != "none"):
             raise UserError(
                 "teacher_features and teacher_relations of 1 together leave no other loss: they exclude momentum_base, "
                 "momentum_sub and a head (method='imitate')"
@@ -214,10 +256,15 @@ class Objective:
         return BASE_LOSSES[self.base_loss].target == "pretrained_teacher"
 
     @property
-    def teacher_shares(self) -> dict[Part, float]:
-        """The shares of every network's loss that are imitation of a pretrained teacher's features."""
-        shares: dict[Part, float] = {name: getattr(self, name) for name in TEACHER_LOSSES}
-        return {part: share for part, share in shares.items() if share}
+    def teacher_shares(self) -> dict[TeacherLoss, float]:
+        """The shares of every network's loss that are imitation of a pretrained teacher's features, by name."""
+        shares: dict[TeacherLoss, float] = {name: getattr(self, name) for name in TEACHER_LOSSES}
+        return {name: share for name, share in shares.items() if share}
+
+    @property
+    def base_share(self) -> float:
+        """What these leave to the other losses."""
+        return round(1 - sum(self.teacher_shares.values()), 12)
 
     @property
     def needs_pretrained_teacher(self) -> bool:
@@ -230,7 +277,7 @@ class Objective:
     @property
     def predicts(self) -> bool:
         """Whether the base loss has a predictor."""
-        return BASE_LOSSES[self.base_loss].predictor and "base" in self.base_shares
+        return BASE_LOSSES[self.base_loss].predictor and self.base_share > 0
 
     @property
     def queues(self) -> bool:
@@ -240,69 +287,50 @@ class Objective:
     @property
     def views(self) -> int:
         """Views of an image in a step."""
-        return BASE_LOSSES[self.base_loss].views if "base" in self.base_shares else 1
+        return BASE_LOSSES[self.base_loss].views if self.base_share else 1
 
     @property
-    def base_shares(self) -> dict[Part, float]:
-        """What the full network's loss is a mixture of, and how much of each.
+    def base_terms(self) -> list[Term]:
+        """What the full network's loss is a mixture of.
 
-        >>> Objective(teacher_features=0.25).base_shares
-        {'base': 0.75, 'teacher_features': 0.25}
+        >>> [(term.name, term.share) for term in Objective(teacher_features=0.25).base_terms]
+        [('infonce', 0.75), ('teacher_features', 0.25)]
         """
-        rest = round(1 - sum(self.teacher_shares.values()), 12)
-        base: dict[Part, float] = {"base": rest} if rest else {}
-        return base | self.teacher_shares
+        loss = BASE_LOSSES[self.base_loss]
+        without: Target = "stopped" if loss.predictor else "outputs"
+        target = loss.target or ("momentum_teacher" if self.momentum_base else without)
+        return self._mixture(self.base_loss, loss, target, "h")
 
     @property
-    def sub_shares(self) -> dict[Part, float]:
-        """What the sub-networks' loss is a mixture of, and how much of each.
+    def sub_terms(self) -> list[Term]:
+        """What the sub-networks' loss is a mixture of.
 
-        >>> Objective(teacher_features=0.25).sub_shares
-        {'distillation': 0.75, 'teacher_features': 0.25}
+        >>> [(term.name, term.target) for term in Objective(teacher_features=0.25).sub_terms]
+        [('mse', 'momentum_teacher'), ('teacher_features', 'pretrained_teacher')]
         """
         if self.distill_loss == "none":
-            return self.base_shares
-        return {"distillation" if part == "base" else part: share for part, share in self.base_shares.items()}
+            return self.base_terms
+        target: Target = "momentum_teacher" if self.momentum_sub else "full"
+        head: Literal["h", "g"] = "h" if self.head == "shared" else "g"
+        return self._mixture(self.distill_loss, DISTILL_LOSSES[self.distill_loss], target, head)
 
-    @property
-    def base_losses(self) -> list[str]:
-        """The names of the losses that the full network has."""
-        return [self.loss_name(part) for part in self.base_shares]
+    def _mixture(self, name: str, loss: Loss, target: Target, head: Literal["h", "g"]) -> list[Term]:
+        """Return a loss, and what all networks have beside it or in its place: imitation of a pretrained teacher."""
+        terms = [Term(name, loss, target, head, self.base_share, self._temperature(loss))] if self.base_share else []
+        for imitation, share in self.teacher_shares.items():
+            loss = TEACHER_LOSSES[imitation]
+            terms.append(Term(imitation, loss, "pretrained_teacher", "a", share, self._temperature(loss)))
+        return terms
 
-    @property
-    def sub_losses(self) -> list[str]:
-        """The names of the losses that sub-networks have in the end."""
-        return [self.loss_name(part) for part in self.sub_shares]
+    def _temperature(self, loss: Loss) -> float | None:
+        return None if loss.temperature is None else getattr(self, loss.temperature)
 
-    def loss_name(self, part: Part) -> str:
-        """Return the name of a part of a network's loss: a base loss's, a distillation loss's, or its own."""
-        return {"base": self.base_loss, "distillation": self.distill_loss}.get(part, part)
-
-    def loss(self, part: Part) -> Loss:
-        """Return the row of the table that a part of a network's loss is."""
-        if part == "base":
-            return BASE_LOSSES[self.base_loss]
-        if part == "distillation":
-            return DISTILL_LOSSES[self.distill_loss]
-        return TEACHER_LOSSES[part]
-
-    def target(self, part: Part) -> Target:
-        """Return what a part of a network's loss compares its outputs with."""
-        if part == "distillation":
-            return "momentum_teacher" if self.momentum_sub else "full"
-        if part != "base":
-            return "pretrained_teacher"
-        loss = self.loss(part)
-        if loss.target is not None:
-            return loss.target
-        if self.momentum_base:
-            return "momentum_teacher"
-        return "stopped" if loss.predictor else "outputs"
-
-    def gradient_scale(self, part: Part) -> float:
-        """Return what undoes the temperature's factor in the gradient of a part of the sub-networks' loss."""
-        setting = self.loss(part).temperature
-        return 1.0 if setting is None else getattr(self, setting)
+    def teacher_rate(self, step: int, steps: int) -> float:
+        """Return how far the momentum teacher moves towards the network at a step, from 0, of all steps of a run."""
+        share = (1 + math.cos(math.pi * (step / steps))) / 2 if self.teacher_schedule == "cosine" else 1.0
+        if self.teacher_momentum is None:
+            return 1 - momentum(self.teacher_memory, steps) ** share
+        return (1 - self.teacher_momentum) * share
 
     def weight(self, width: Width) -> float:
         """Return that of the loss of the sub-network of a width, beside that of the full network."""
@@ -311,10 +339,8 @@ class Objective:
     @property
     def guidelines(self) -> dict[int, bool]:
         """Which of the paper's three guidelines for consistent guidance of the sub-networks it satisfies."""
-        full, subs = (
-            any(not self.loss(part).absolute for part in shares) for shares in (self.base_shares, self.sub_shares)
-        )
-        imitating = "distillation" in self.sub_shares
+        full, subs = (any(not term.loss.absolute for term in terms) for terms in (self.base_terms, self.sub_terms))
+        imitating = self.distill_loss != "none" and self.base_share > 0
         return {1: full, 2: subs, 3: self.momentum_sub if imitating else self.needs_pretrained_teacher}
 
 

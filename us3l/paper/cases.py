@@ -13,7 +13,7 @@ from us3l.objective.methods import PLAIN
 from us3l.paper.scales import ScaleName, scale_of
 from us3l.system.errors import UserError
 from us3l.training.recipes import Recipe, named, twin
-from us3l.training.settings import with_settings
+from us3l.training.run_config import with_settings
 
 Row = dict[str, str]
 

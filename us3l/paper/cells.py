@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from us3l.objective.sampling import sample_widths
-from us3l.objective.scaling import memory
+from us3l.objective.spec import memory
 from us3l.paper.cases import TABLES, Case, Row, case, cases, table
 from us3l.paper.scales import Scale
 from us3l.run.identity import EvaluationSplit

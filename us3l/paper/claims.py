@@ -12,7 +12,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from us3l.objective.scaling import memory
+from us3l.objective.spec import memory
 from us3l.paper.cases import Case, case
 from us3l.paper.cells import BACKBONES, TAKEN_AWAY, PaperCell, Pretraining, job_of, other_backbone
 from us3l.paper.workspace import Workspace

@@ -51,13 +51,14 @@ def loss_curves(steps: Sequence[StepRecord], recipe: Recipe) -> list[Facts]:
             by_group[names[width]].append((step.step, loss))
     rates = {"name": "learning rate", "points": thinned([(step.step, step.lr) for step in steps])}
     x, y = {"label": "step", "kind": "step"}, {"label": "loss", "kind": "number"}
-    charts = [chart("Loss of the full network", f"Base loss: {' + '.join(objective.base_losses)}.", x, y, [full])]
+    base, sub = (" + ".join(term.name for term in terms) for terms in (objective.base_terms, objective.sub_terms))
+    charts = [chart("Loss of the full network", f"Base loss: {base}.", x, y, [full])]
     if by_group:
         series = [{"name": name, "points": thinned(points)} for name, points in by_group.items()]
         charts.append(
             chart(
                 "Loss of the sub-networks",
-                f"Distillation loss: {' + '.join(objective.sub_losses)}, by width.",
+                f"Distillation loss: {sub}, by width.",
                 x,
                 y,
                 series,

@@ -139,7 +139,7 @@ def method_of(recipe: Recipe) -> str | None:
 def composition(recipe: Recipe) -> str:
     """Return the losses of a method that has no name."""
     objective = recipe.objective
-    full, subs = (" + ".join(losses) for losses in (objective.base_losses, objective.sub_losses))
+    full, subs = (" + ".join(term.name for term in terms) for terms in (objective.base_terms, objective.sub_terms))
     return f"base loss {full}, sub-networks' loss {subs} through head {objective.head}"
 
 

@@ -136,7 +136,7 @@ class AutoChoice:
 
 
 def look(data: Data, settings: Mapping[str, Any] | None = None, progress: Progress = SILENT) -> AutoFacts:
-    """AutoFacts about images to train on, and about this computer.
+    """Return the facts about images to train on, and about this computer.
 
     Args:
         data: See `us3l.data.sources.open_images`; only the headers of a few hundred images are read.
@@ -220,7 +220,7 @@ def _sizes(facts: AutoFacts) -> tuple[int, ...]:
 def _candidates(
     start: Recipe, sizes: tuple[int, ...], facts: AutoFacts, settings: Mapping[str, Any], name: str
 ) -> Iterator[Recipe]:
-    """Recipes, the best first: smaller batches before smaller views and networks, tiny batches at last."""
+    """Return recipes, the best first: smaller batches before smaller views and networks, tiny batches at last."""
     backbones = ("resnet50", "resnet18") if name == "photos" and facts.images >= MANY else (start.network.backbone,)
     base = 2 * start.network.base if name == "mini-photos" and facts.cores >= MANY_CORES else start.network.base
     most = start.batch_size if name == "mini" else max(SMALLEST_BATCH, facts.images // 4)
@@ -258,8 +258,8 @@ def _epochs(recipe: Recipe, facts: AutoFacts) -> int:
     """Return as many as in the paper for this many images on a GPU; on a CPU as many as its cores are asked for."""
     if facts.gpu:
         return min(400, max(100, GPU_VIEWS // facts.images))
-    settled = recipe.resolved()
-    side = settled.views.size / (1 if settled.network.stem == "cifar" else 4)  # of the first stage
+    resolved = recipe.resolved()
+    side = resolved.views.size / (1 if resolved.network.stem == "cifar" else 4)  # of the first stage
     cost = (side / 32) ** 2 * (recipe.network.base / 16) ** 2
     return min(200, max(1, round(CORE_BUDGET * facts.cores / (cost * facts.images))))
 

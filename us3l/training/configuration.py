@@ -12,8 +12,7 @@ from us3l.run.identity import data_path, name_of
 from us3l.system.errors import UserError
 from us3l.system.progress import Progress, progress_of
 from us3l.training.recipes import BEST, Recipe, named
-from us3l.training.run_config import Machine, RunConfig, config_of, read_run_config
-from us3l.training.settings import changed, values
+from us3l.training.run_config import Machine, RunConfig, changed, config_of, read_run_config, values
 
 if TYPE_CHECKING:
     from torch import nn

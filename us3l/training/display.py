@@ -38,10 +38,7 @@ def losses_line(objective: Objective, widths: Sequence[Width], losses: Sequence[
     >>> losses_line(Objective(), [1.0, 0.25, 0.5], [4.2, -0.91, -0.875])
     'loss: full network 4.200 (InfoNCE); sub-networks 0.25x -0.910, 0.5x -0.875 (negative cosine)'
     """
-    base, sub = (
-        " + ".join(objective.loss(part).title for part in shares)
-        for shares in (objective.base_shares, objective.sub_shares)
-    )
+    base, sub = (" + ".join(term.loss.title for term in terms) for terms in (objective.base_terms, objective.sub_terms))
     full = f"loss: full network {losses[0]:.3f} ({base})"
     if len(losses) == 1:
         return full

@@ -14,8 +14,10 @@ from us3l.run import Run
 from us3l.run.checkpoints import load_checkpoint
 from us3l.system.errors import UserError
 from us3l.system.files import read_bytes, replacing
+from us3l.training.loggers import Tell
 from us3l.training.recipes import Recipe
 from us3l.training.run_config import RunConfig
+from us3l.training.trainer import StepResult, Trainer
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -112,3 +114,70 @@ def check_damaged(name: str, damaged: Sequence[str], limit: int) -> None:
             f"{name}: {len(damaged)} images cannot be read, such as {damaged[-1]}; repair or remove them, or allow "
             f"more than {limit} (`max_bad_images`)"
         )
+
+
+class ImageFaults:
+    """The images that could not be read so far: listed in the run's folder, and said when there are more.
+
+    So are those that were overwritten since they were read for the first time.
+
+    Args:
+        config: How many are allowed.
+        run: Whose folder keeps the list.
+        trainer: Whose images they are; those that were damaged when it began were said then.
+        tell: Hears of others.
+    """
+
+    def __init__(self, config: RunConfig, run: Run, trainer: Trainer, tell: Tell) -> None:
+        self.run, self.trainer, self.tell = run, trainer, tell
+        self.limit = config.machine.max_bad_images
+        self.before = list(trainer.images.skipped)
+        self.lines = self.before
+        self.changed: list[str] = []
+        self.said = len(self.before)
+
+    def add(self, steps: Sequence[StepResult]) -> None:
+        """Note the images that any process met in these steps; all processes must ask together.
+
+        Raises:
+            UserError: There are too many, or a process has nothing left to read.
+        """
+        trainer = self.trainer
+        mine = [*self.before, *(line for step in steps for line in step.damaged)]
+        changed = [line for step in steps for line in step.changed]
+        met = [(mine, changed, steps[-1].failure)]
+        if trainer.peers.count > 1:
+            met *= trainer.peers.count
+            torch.distributed.all_gather_object(met, (mine, changed, steps[-1].failure))
+        lines = list(dict.fromkeys(line for damaged, _, _ in met for line in damaged))
+        if trainer.fabric.is_global_zero:
+            lines = note_damaged(self.run.damaged, lines)
+            self.note_changed([line for _, changed, _ in met for line in changed])
+        for _, _, failure in met:
+            if failure:
+                raise UserError(failure)
+        self.lines = trainer.fabric.broadcast(lines)
+        check_damaged(trainer.images.name, self.lines, self.limit)
+        if len(self.lines) >= 2 * self.said:  # not at every one
+            self.tell_if_more()
+
+    def note_changed(self, lines: Sequence[str]) -> None:
+        """List images that were overwritten, and say how many there are now."""
+        if lines:
+            self.changed = note_damaged(self.run.changed, lines)
+            self.tell(
+                f"{self.trainer.images.name}: {len(self.changed):,} images were overwritten since they were first "
+                f"read, such as {lines[-1]}; all are listed in {self.run.changed}",
+                style="yellow",
+            )
+
+    def tell_if_more(self) -> None:
+        """Say how many images could not be read, if there are more than were said before."""
+        if len(self.lines) > self.said:
+            self.said = len(self.lines)
+            total, name = self.trainer.images.total, self.trainer.images.name
+            self.tell(
+                f"{name}: {self.said:,} of {total:,} images cannot be read and are replaced by others, such as "
+                f"{self.lines[-1]}; all are listed in {self.run.damaged}",
+                style="yellow",
+            )

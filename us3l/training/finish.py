@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from us3l.calibration import calibrate
+from us3l.objective.heads import save_projector
 from us3l.run import Run
 from us3l.run.linear_maps import ElasticClassifier, write_classifier
 from us3l.slimmable import Slimmable
@@ -18,7 +19,6 @@ from us3l.system.seeds import seeded
 from us3l.system.stopping import Interrupted
 from us3l.training.display import Display
 from us3l.training.failures import diverged, going_on
-from us3l.training.teacher import save_projector
 from us3l.training.trainer import Trainer
 from us3l.width import Width
 

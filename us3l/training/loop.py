@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -16,7 +16,6 @@ from us3l.data.images import Images
 from us3l.distributed.launching import any_of, first_alone, is_first, make_fabric, processes
 from us3l.families.family import as_family
 from us3l.objective.sampling import lower_bound
-from us3l.objective.scaling import teacher_rate
 from us3l.objective.spec import Objective
 from us3l.objective.spec import warning as guideline_warning
 from us3l.run import Run
@@ -37,10 +36,10 @@ from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
 from us3l.system.stopping import Interrupted, stop_requests
 from us3l.training.display import Display, losses_line
-from us3l.training.failures import check_damaged, explained, going_on, last_good, not_finite, note_damaged
+from us3l.training.failures import ImageFaults, explained, going_on, last_good, not_finite
 from us3l.training.finish import finish
 from us3l.training.initial import Init, Pretrained
-from us3l.training.loggers import Recorder, Tell, check_loggers
+from us3l.training.loggers import Recorder, check_loggers
 from us3l.training.monitor import COLLAPSED, Monitor
 from us3l.training.recipes import SOURCE
 from us3l.training.run_config import RunConfig, config_of
@@ -248,73 +247,6 @@ def fetch(config: RunConfig, trainer: Trainer, run: Run, waiting: list[StepResul
     return records
 
 
-class ImageFaults:
-    """The images that could not be read so far: listed in the run's folder, and said when there are more.
-
-    So are those that were overwritten since they were read for the first time.
-
-    Args:
-        config: How many are allowed.
-        run: Whose folder keeps the list.
-        trainer: Whose images they are; those that were damaged when it began were said then.
-        tell: Hears of others.
-    """
-
-    def __init__(self, config: RunConfig, run: Run, trainer: Trainer, tell: Tell) -> None:
-        self.run, self.trainer, self.tell = run, trainer, tell
-        self.limit = config.machine.max_bad_images
-        self.before = list(trainer.images.skipped)
-        self.lines = self.before
-        self.changed: list[str] = []
-        self.said = len(self.before)
-
-    def add(self, steps: Sequence[StepResult]) -> None:
-        """Note the images that any process met in these steps; all processes must ask together.
-
-        Raises:
-            UserError: There are too many, or a process has nothing left to read.
-        """
-        trainer = self.trainer
-        mine = [*self.before, *(line for step in steps for line in step.damaged)]
-        changed = [line for step in steps for line in step.changed]
-        met = [(mine, changed, steps[-1].failure)]
-        if trainer.peers.count > 1:
-            met *= trainer.peers.count
-            torch.distributed.all_gather_object(met, (mine, changed, steps[-1].failure))
-        lines = list(dict.fromkeys(line for damaged, _, _ in met for line in damaged))
-        if trainer.fabric.is_global_zero:
-            lines = note_damaged(self.run.damaged, lines)
-            self.note_changed([line for _, changed, _ in met for line in changed])
-        for _, _, failure in met:
-            if failure:
-                raise UserError(failure)
-        self.lines = trainer.fabric.broadcast(lines)
-        check_damaged(trainer.images.name, self.lines, self.limit)
-        if len(self.lines) >= 2 * self.said:  # not at every one
-            self.tell_if_more()
-
-    def note_changed(self, lines: Sequence[str]) -> None:
-        """List images that were overwritten, and say how many there are now."""
-        if lines:
-            self.changed = note_damaged(self.run.changed, lines)
-            self.tell(
-                f"{self.trainer.images.name}: {len(self.changed):,} images were overwritten since they were first "
-                f"read, such as {lines[-1]}; all are listed in {self.run.changed}",
-                style="yellow",
-            )
-
-    def tell_if_more(self) -> None:
-        """Say how many images could not be read, if there are more than were said before."""
-        if len(self.lines) > self.said:
-            self.said = len(self.lines)
-            total, name = self.trainer.images.total, self.trainer.images.name
-            self.tell(
-                f"{name}: {self.said:,} of {total:,} images cannot be read and are replaced by others, such as "
-                f"{self.lines[-1]}; all are listed in {self.run.damaged}",
-                style="yellow",
-            )
-
-
 def show(record: StepRecord | Skipped, objective: Objective) -> str:
     if isinstance(record, Skipped):
         return "left out: its gradients are not finite"
@@ -404,4 +336,4 @@ def teacher_phrase(objective: Objective, steps: int) -> str:
     if not objective.has_momentum_teacher:
         return ""
     rising = ", rising to 1" if objective.teacher_schedule == "cosine" else ""
-    return f"; teacher momentum {1 - teacher_rate(objective, 0, steps):.4g}{rising}"
+    return f"; teacher momentum {1 - objective.teacher_rate(0, steps):.4g}{rising}"

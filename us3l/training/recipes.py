@@ -8,8 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 from us3l.data.view_settings import MEAN, STD, Channels, Views
 from us3l.families import BACKBONES
 from us3l.objective.methods import method
-from us3l.objective.scaling import memory
-from us3l.objective.spec import Objective
+from us3l.objective.spec import Objective, memory
 from us3l.system.errors import UserError, did_you_mean
 
 AUTO = "auto"
@@ -215,7 +214,7 @@ def times(value: float, factor: float) -> float:
 def mini(recipe: Recipe, images: int = 50_000) -> Recipe:
     """Return the twin of a recipe that two cores can train: a quarter of the channels, small heads, few epochs.
 
-    Its teacher's memory is the same share of the run: see `us3l.objective.scaling`.
+    Its teacher's memory is the same share of the run: see `us3l.objective.spec.memory`.
 
     Args:
         recipe: One of the paper's.

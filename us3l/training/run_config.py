@@ -1,19 +1,21 @@
-"""All settings of a run: what is trained, on what data, and how it is computed."""
+"""All settings of a run: what is trained, on what data, how it is computed; and how to change them by bare names."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from us3l.run import Run
 from us3l.run.config import build, read_plain
 from us3l.run.identity import data_path, data_source
 from us3l.system.devices import AskedPrecision, Device, precision_here
-from us3l.system.errors import UserError
+from us3l.system.errors import UserError, did_you_mean
 from us3l.training.recipes import Recipe
 
+T = TypeVar("T")
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 
 
@@ -159,3 +161,57 @@ def _without_retired(plain: Any, where: str, section: str = "") -> Any:
                 "these settings takes version 0.1.0"
             )
     return kept
+
+
+def changed(config: RunConfig, **settings: Any) -> RunConfig:
+    """Return a run's settings with some of them changed.
+
+    A `base_loss` brings the learning rate, weight decay and epochs that it needs, unless these are given too.
+
+    Args:
+        config: the settings to begin with.
+        settings: new values by their names; an unknown name is a `UserError`.
+
+    >>> changed(RunConfig(), epochs=3, min_width=0.5).recipe.network.min_width
+    0.5
+    """
+    check_known(settings, set(names(config)) - {"data", "data_path"})
+    if "base_loss" in settings:
+        config = replace(config, recipe=config.recipe.tuned_for(settings["base_loss"]))
+    return _replaced(config, settings)
+
+
+def with_settings(value: T, settings: Mapping[str, Any]) -> T:
+    """Return a dataclass of settings, and of more such dataclasses, with some changed by their bare names."""
+    check_known(settings, set(names(value)))
+    return _replaced(value, settings)
+
+
+def check_known(settings: Iterable[str], allowed: Collection[str]) -> None:
+    for name in settings:
+        if name not in allowed:
+            raise UserError(f"unknown setting {name!r}: {did_you_mean(name, sorted(allowed))}")
+
+
+def names(value: Any) -> Iterator[str]:
+    """Return the names of all settings in a dataclass and in those inside it."""
+    return (name for name, _ in values(value))
+
+
+def values(value: Any) -> Iterator[tuple[str, Any]]:
+    """Return the same with their values."""
+    for each in fields(value):
+        inner = getattr(value, each.name)
+        yield from values(inner) if is_dataclass(inner) else ((each.name, inner),)
+
+
+def _replaced(value: T, settings: Mapping[str, Any]) -> T:
+    hints = get_type_hints(type(value))
+    changes: dict[str, Any] = {}
+    for each in fields(value):  # type: ignore[arg-type]
+        inner = getattr(value, each.name)
+        if is_dataclass(inner):
+            changes[each.name] = _replaced(inner, settings)
+        elif each.name in settings:
+            changes[each.name] = build(hints[each.name], settings[each.name], each.name)
+    return replace(value, **changes)  # type: ignore[type-var]

@@ -21,8 +21,7 @@ from us3l.data.augment import random_views
 from us3l.data.contents import Contents
 from us3l.data.images import Batch, Images, ImageSet, Step
 from us3l.data.preprocessing import Preprocessing
-from us3l.distributed.norms import SyncedBatchNorm
-from us3l.distributed.peers import Peers
+from us3l.distributed.peers import Peers, SyncedBatchNorm
 from us3l.objective.learner import Learner, Targets
 from us3l.objective.regularise import GroupDecay, sliced_channels
 from us3l.objective.sampling import sample_widths
@@ -32,8 +31,7 @@ from us3l.system.seeds import seeded
 from us3l.training.optimisers import copies, new_optimiser, take_back
 from us3l.training.recipes import Recipe
 from us3l.training.run_config import Machine
-from us3l.training.run_networks import RunNetworks, new_networks
-from us3l.training.teacher import check_vectors
+from us3l.training.run_networks import RunNetworks, check_vectors, new_networks
 from us3l.width import Width
 
 
@@ -152,7 +150,7 @@ class Trainer:
         return itertools.islice(steps, begin, begin + max(1, self.steps - first))
 
     def take_batch(self) -> Batch:
-        """Views of this step's images on this device; with labels, if and only if the method learns from them."""
+        """Return views of this step's images on this device; with labels if the method learns from them."""
         try:
             batch = self.stand_in() if self.failure else self.read_batch()
         except UserError as error:
@@ -193,7 +191,7 @@ class Trainer:
         return replace(sample, images=sample.images.to(self.fabric.device))
 
     def random_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Views of images (uint8) as training makes them, with those that sub-networks alone see."""
+        """Return views of images (uint8) as training makes them, with those that sub-networks alone see."""
         kinds = [kind for kind in (self.recipe.views, self.recipe.sub_views) if kind is not None]
         count, mean, std = self.recipe.objective.views, self.recipe.mean, self.recipe.std
         made = (random_views(images, kind, generator, count, mean=mean, std=std) for kind in kinds)
@@ -210,7 +208,7 @@ class Trainer:
         return Batch(views, nothing, nothing if self.recipe.objective.supervised else None)
 
     def train_step(self) -> StepResult:
-        """Algorithm 1 on one batch: all widths, one after another, and the optimiser's step, or one for each width."""
+        """Run Algorithm 1 on one batch: all widths in turn, and the optimiser's step, or one for each width."""
         step, widths = self.step, self.widths(self.step)
         batch = self.take_batch()
         for group in self.optimiser.param_groups:

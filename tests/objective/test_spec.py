@@ -7,13 +7,11 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-from us3l.objective.scaling import memory, momentum, teacher_rate
-from us3l.objective.spec import PAPER_STEPS, Objective
+from us3l.objective.spec import PAPER_STEPS, Objective, memory, momentum
 from us3l.system.errors import UserError
 from us3l.training.loop import teacher_phrase
 from us3l.training.recipes import RECIPES, Network, named, twin
-from us3l.training.run_config import RunConfig
-from us3l.training.settings import changed
+from us3l.training.run_config import RunConfig, changed
 from us3l.training.trainer import Trainer
 
 SCALED = Objective(teacher_momentum=None)
@@ -21,18 +19,18 @@ SCALED = Objective(teacher_momentum=None)
 
 def test_the_papers_run_has_the_papers_momentum_and_shorter_ones_its_power():
     assert PAPER_STEPS == 38_800
-    assert 1 - teacher_rate(SCALED, 0, 38_800) == pytest.approx(0.99, abs=1e-12)
+    assert 1 - SCALED.teacher_rate(0, 38_800) == pytest.approx(0.99, abs=1e-12)
     for steps in (1, 230, 2_145, 100_000):
-        assert 1 - teacher_rate(SCALED, 0, steps) == pytest.approx(0.99 ** (38_800 / steps), rel=1e-9, abs=1e-12)
+        assert 1 - SCALED.teacher_rate(0, steps) == pytest.approx(0.99 ** (38_800 / steps), rel=1e-9, abs=1e-12)
     assert memory(momentum(0.1, 50), 50) == pytest.approx(0.1)
 
 
 def test_a_momentum_by_hand_wins_and_is_exact():
-    assert teacher_rate(Objective(teacher_momentum=0.9, teacher_memory=0.5), 3, 10) == 1 - 0.9
+    assert Objective(teacher_momentum=0.9, teacher_memory=0.5).teacher_rate(3, 10) == 1 - 0.9
     rising = Objective(teacher_schedule="cosine")
-    assert teacher_rate(rising, 5, 20) == (1 - 0.99) * (1 + math.cos(math.pi * (5 / 20))) / 2
+    assert rising.teacher_rate(5, 20) == (1 - 0.99) * (1 + math.cos(math.pi * (5 / 20))) / 2
     mine = changed(RunConfig(recipe=named("mini")), teacher_momentum=0.9).recipe.objective
-    assert teacher_rate(mine, 0, 230) == 1 - 0.9
+    assert mine.teacher_rate(0, 230) == 1 - 0.9
 
 
 def test_a_teacher_on_a_schedule_averages_over_the_papers_share_at_every_moment():
@@ -40,8 +38,8 @@ def test_a_teacher_on_a_schedule_averages_over_the_papers_share_at_every_moment(
     paper = Objective(teacher_schedule="cosine")
     ours = replace(paper, teacher_momentum=None, teacher_memory=memory(0.99, long))
     for progress in (0.0, 0.25, 0.5, 0.9):
-        kept = 1 - teacher_rate(paper, int(progress * long), long)
-        assert 1 - teacher_rate(ours, int(progress * short), short) == pytest.approx(kept ** (long / short), rel=0.02)
+        kept = 1 - paper.teacher_rate(int(progress * long), long)
+        assert 1 - ours.teacher_rate(int(progress * short), short) == pytest.approx(kept ** (long / short), rel=0.02)
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith(("cifar", "imagenet"))])
@@ -51,7 +49,7 @@ def test_twins_follow_from_the_papers_recipes(name):
     images = 1_281_167 if name.startswith("imagenet") else 50_000
     steps = paper.epochs * (images // 512)
     assert ours.teacher_momentum is None
-    assert 1 - teacher_rate(ours, 0, steps) == pytest.approx(0.99, abs=1e-12)
+    assert 1 - ours.teacher_rate(0, steps) == pytest.approx(0.99, abs=1e-12)
 
 
 def test_a_step_moves_the_teacher_by_the_share_of_the_run(tiny_digits):
