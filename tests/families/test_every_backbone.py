@@ -154,7 +154,7 @@ def test_a_few_steps_of_us3l_on_digits_lower_the_loss_of_all_widths(name):
         optimiser=Optimiser(lr=0.1),
         views=replace(named("digits").views, size=8),
         batch_size=48,
-        max_steps=12,
+        max_steps=20 if name.startswith("vit") else 12,
     )
     digits = load("digits", "train", limit=96)
     trainer = Trainer(recipe, digits, Fabric(accelerator="cpu"))
