@@ -31,7 +31,7 @@ def test_use_it_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert names["choice"].fits
     assert names["exported"].files[0].is_file()
     assert names["page"].is_file()
-    assert names["collected"].done["embedding every image with every network"] > 0
+    assert names["collected"].done["embedding (images x networks)"] > 0
     assert not Path("runs/typo").exists()
 
 
