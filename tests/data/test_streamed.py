@@ -236,7 +236,7 @@ class _Sends(Dataset[_TooLarge]):
 )
 def test_processes_that_cannot_go_on_end_the_reading_with_their_last_words(dataset: Dataset, words: str) -> None:
     items: Any = [0]
-    reading = iterate(DataLoader(dataset, batch_size=None, sampler=items, num_workers=1, timeout=60))
+    reading = iterate(DataLoader(dataset, batch_size=None, sampler=items, num_workers=1))
     with pytest.raises(UserError, match=words):
         next(reading)
 

@@ -25,6 +25,7 @@ from us3l.system.streams import one_line
 
 WORKERS_VARIABLE = "US3L_WORKERS"
 DYING = 5.0  # seconds: a process that had much memory takes its time to end
+NOTICED = 0.5  # seconds: how often whoever waits looks whether the processes are alive; torch does it every five
 WORDS = 4096  # bytes to remember of what processes write to standard error
 T = TypeVar("T")
 
@@ -78,6 +79,8 @@ def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
     with shielded_from_signals():
         reading: Any = iter(loader)
     _READING.add(reading)
+    if loader.num_workers:
+        reading._try_get_data = partial(reading._try_get_data, NOTICED)
     try:
         for batch in reading:
             words.listen()
