@@ -13,7 +13,7 @@ from torchvision import transforms as pil
 from torchvision.transforms import v2
 
 from benchmarks.timing import Row, best_seconds
-from us3l.data.augment import blur_radius, two_views
+from us3l.data.augment import blur_radius, random_views
 from us3l.data.crops import RandomCrops, Squares
 from us3l.data.sources import find
 from us3l.data.view_settings import MEAN, STD, Views
@@ -59,7 +59,7 @@ def small_images() -> Iterator[Row]:
     generator = torch.Generator().manual_seed(0)
     best = best_seconds(
         {
-            "ours": lambda: two_views(images, Views(), generator),
+            "ours": lambda: random_views(images, Views(), generator),
             "v2": lambda: [(tensors(image), tensors(image)) for image in images],
             "PIL": lambda: [(pillow(picture), pillow(picture)) for picture in pictures],
         },

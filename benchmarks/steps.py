@@ -19,7 +19,7 @@ from torch.nn import functional as F
 import us3l
 from benchmarks.networks import training
 from benchmarks.timing import Row, best_seconds
-from us3l.data.augment import two_views
+from us3l.data.augment import random_views
 from us3l.data.sources import ImageSet
 from us3l.evaluation.prepare import NINE_WIDTHS
 from us3l.objective.learner import Outputs, Targets, detached
@@ -73,7 +73,7 @@ def simclr_step(network: nn.Module, features: int, batch: int = BATCH) -> Callab
     generator = torch.Generator().manual_seed(0)
 
     def step() -> None:
-        views = two_views(images, CIFAR.views, generator)
+        views = random_views(images, CIFAR.views, generator)
         z = F.normalize(torch.cat([model(view.contiguous(memory_format=torch.channels_last)) for view in views]), dim=1)
         logits = z @ z.T / 0.5
         logits.fill_diagonal_(float("-inf"))

@@ -157,23 +157,23 @@ def _read_files(name: str, form: Form, good: Path, folder: Path, seed: int, file
     kind = KINDS[name]
     copy_files(good, folder)
     outcome_of(kind, folder)  # what a first reading leaves in memory is no file's fault
-    resource.setrlimit(resource.RLIMIT_DATA, (_memory("VmData") + MEMORY,) * 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (status_bytes("VmData") + MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in files:
         changed_file(name, form, seed, number, good, folder)
-        before = _reset_peak()
+        before = reset_peak()
         began = time.process_time()
         outcome, what = outcome_of(kind, folder)
         seconds = time.process_time() - began
         if seconds > SECONDS:
             outcome, what = "too slow", f"more than {SECONDS:g} s"
-        to.send((outcome, what, _memory("VmHWM") - before, seconds))
+        to.send((outcome, what, status_bytes("VmHWM") - before, seconds))
 
 
-def _reset_peak() -> int:
+def reset_peak() -> int:
     Path("/proc/self/clear_refs").write_text("5")
-    return _memory("VmRSS")
+    return status_bytes("VmRSS")
 
 
-def _memory(name: str) -> int:
+def status_bytes(name: str) -> int:
     return 1024 * int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])

@@ -219,3 +219,15 @@ def test_too_many_switchable_widths_answer_at_once(saved):
         with pytest.raises(us3l.UserError, match=message):
             us3l.load(saved)
         assert time.process_time() - start < 5
+
+
+def test_a_loaded_model_does_not_change_with_its_files(saved):
+    """Statistics lay in the mapped file: written over they became others, and cutting it short ended the process."""
+    loaded, images = us3l.load(saved), torch.randn(2, 3, 16, 16)
+    before = loaded.at(0.5)(images)
+    for name in ("weights.safetensors", "statistics.safetensors"):
+        with open(saved / name, "r+b") as file:
+            header = int.from_bytes(file.read(8), "little")
+            file.seek(8 + header)
+            file.write(bytes((saved / name).stat().st_size - 8 - header))
+    assert torch.equal(loaded.at(0.5)(images), before)

@@ -106,7 +106,8 @@ def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = 
         for name, tensor in statistics.items():  # whether they fit exactly is seen when that network is built
             if name not in largest or tensor.ndim != 1 or len(tensor) > largest[name][0]:
                 raise UserError(f"{folder / 'statistics.safetensors'} does not fit its model.json: {width}, {name}")
-        net.set_statistics(width, statistics, None if fresh else recorded)
+        kept = {name: tensor.clone() for name, tensor in statistics.items()}  # those read lie in the file
+        net.set_statistics(width, kept, None if fresh else recorded)
     return net
 
 
@@ -165,7 +166,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
 
 
 def read_tensors(path: Path, whole_numbers: bool = False) -> dict[str, Tensor]:
-    """Return the tensors in a file; those of whole numbers must be allowed."""
+    """Return the tensors in a file; those of whole numbers must be allowed.
+
+    They lie in the mapped file: copy those that are kept. When the file is written over, what was not copied becomes
+    other numbers; when it is cut short, touching it ends the process.
+    """
     try:
         tensors = load_file(check_regular(path))
         odd = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]

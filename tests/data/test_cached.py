@@ -150,13 +150,6 @@ def test_processes_share_the_memory(photos: Path, monkeypatch: pytest.MonkeyPatc
     assert kept.readers_for(torch.device("cuda")) == 0
 
 
-def test_nothing_is_forked_to_cut_for_the_processor(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = open_for_training(photos, VIEWS)
-    monkeypatch.setenv("US3L_WORKERS", "3")
-    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", pytest.fail)
-    assert made(kept)
-
-
 @pytest.mark.parametrize("count", [1, 7, 300, 5000])
 def test_a_few_hundred_images_are_measured(count: int) -> None:
     looked: list[int] = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -112,29 +110,3 @@ def test_evaluation_sees_what_pillow_makes_of_an_image(height: int, width: int) 
     assert found.shape == (3, size, size)
     assert (found - expected).abs().max() <= 2
     assert ((found - expected).abs() > 1).float().mean() < 0.001
-
-
-def test_the_same_workers_read_all_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(4):
-        (tmp_path / f"{number}.jpg").write_bytes(photo(40 + number, 50))
-    names = tmp_path / "names"
-    names.mkdir()
-    cut = crops.RandomCrops.cut
-
-    def noted(*given: Any) -> Any:
-        (names / str(os.getpid())).touch()
-        return cut(*given)
-
-    monkeypatch.setattr(crops.RandomCrops, "cut", noted)
-    asked: list[int] = []
-
-    def steps() -> Any:
-        for number in range(40):
-            asked.append(number)
-            yield Step(number, number // 2, torch.tensor([0, 1]) if number % 2 else torch.tensor([2, 3]))
-
-    batches = find(sorted(tmp_path.glob("*.jpg")), "all").views(Views(size=8), steps(), 0, workers=2)
-    assert next(batches).waited > 0
-    assert len(asked) < 10  # only as they are needed
-    assert sum(len(batch) for batch in batches) == 78
-    assert len(list(names.iterdir())) == 2

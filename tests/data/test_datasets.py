@@ -271,13 +271,3 @@ def test_download_asks_torchvision(cifar10: Path, monkeypatch: pytest.MonkeyPatc
         download("imagenet", cifar10.parent)
     with pytest.raises(UserError, match="no data set is called 'mnist'"):
         download("mnist", cifar10.parent)
-
-
-def test_the_splits_are_the_papers() -> None:
-    """dataset-overview.csv: classes, training and test images."""
-    found = {name: (one.classes, one.train, one.test) for name, one in NAMED_SETS.items()}
-    assert found["cifar10"] == (10, 50_000, 10_000)
-    assert found["cifar100"] == (100, 50_000, 10_000)
-    assert found["flowers102"] == (102, 2_040, 6_149)
-    assert found["pets"] == (37, 3_680, 3_669)
-    assert found["dtd"] == (47, 3_760, 1_880)

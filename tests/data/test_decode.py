@@ -76,20 +76,6 @@ def test_squares_have_the_same_pixels(height: int, width: int, mode: str, monkey
     assert np.array_equal(fast, by_pillow(content, 32))
 
 
-def test_simplejpeg_is_preferred_and_pillow_decodes_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def refuse(_: bytes, **options: Any) -> np.ndarray:
-        asked.append(options)
-        raise ValueError("extraneous bytes before marker 0xd9")
-
-    content = photo(33, 47, turned=None)
-    expected = decode(content)
-    monkeypatch.setattr(decoding, "decode_jpeg", refuse)
-    assert np.array_equal(decode(content), expected)
-    assert asked == [{"colorspace": "RGB", "strict": True}]  # once
-
-
 def test_damage_reads_the_same_to_both_decoders() -> None:
     whole, plain = photo(), photo(turned=None)
     for content in (whole[:-800], plain[:-800], b"", b"nothing", whole[:300], plain[:300]):

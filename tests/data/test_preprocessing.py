@@ -14,7 +14,6 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as TV
 
 import us3l
-from us3l.data.decode import Damaged
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.view_settings import MEAN, STD
 from us3l.deploy import example
@@ -163,10 +162,3 @@ def test_a_few_images_are_prepared_to_the_bit_like_many(size: int, resize: int) 
     assert len(np.unique(every[:, 0, (resize - size) // 2 :, (resize - size) // 2 :][:, :size, :size])) > 150
     found = preprocessing.apply_decoded(list(every))
     np.testing.assert_array_equal(found, preprocessing.apply(torch.from_numpy(every.copy())).numpy())
-
-
-def test_the_most_pixels_that_a_file_may_have(tmp_path: Path) -> None:
-    file = jpeg(700, 600)(tmp_path)
-    assert Preprocessing.usual(32).decode(file, most=420_000).shape == (32, 32, 3)
-    with pytest.raises(Damaged, match="700x600 are more than 419,999 pixels"):
-        Preprocessing.usual(32).decode(file, most=419_999)

@@ -193,13 +193,6 @@ def test_the_index_of_shards_is_kept_until_one_changes(tmp_path: Path, monkeypat
     assert reds(find(root, "all")) == [0, 1, 2, 9, 8]
 
 
-def test_damaged_images_in_shards_are_named(tmp_path: Path) -> None:
-    write_tar(tmp_path / "x.tar", {"1.png": image(1), "2.png": b"no", "3.png": image(3)})
-    images = load(tmp_path, "all")
-    assert images.images[:, 0, 0, 0].tolist() == [1, 3]
-    assert images.skipped == ["x.tar: 2.png: not an image"]
-
-
 # The order of an epoch
 
 

@@ -1,3 +1,4 @@
+import errno
 import gc
 import multiprocessing
 import os
@@ -85,22 +86,6 @@ def test_views_depend_neither_on_workers_nor_on_batches(photos: Path) -> None:
     assert torch.equal(views_of(few, [torch.arange(2)])[0], alone[0][expected])
 
 
-def test_views_follow_their_settings(photos: Path) -> None:
-    files = find(photos, "all")
-    plain = Views(size=16, crop_scale=(1.0, 1.0), flip=0, jitter=0, grey=0)
-    (batch,) = files.views(plain, steps([torch.tensor([0])]), 0, count=3, workers=0)
-    assert len(batch.views) == 3
-    assert torch.equal(batch.views[0], batch.views[1])  # nothing is left to chance: the largest centre crop
-    grey = Views(size=16, flip=0, jitter=0, grey=1)
-    (batch,) = files.views(grey, steps([torch.tensor([0])]), 0, workers=0)
-    values = batch.views[0] * torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) + torch.tensor(
-        [0.485, 0.456, 0.406]
-    ).view(3, 1, 1)
-    assert (values[:, 0] - values[:, 2]).abs().max() < 1e-5
-    assert values.min() >= -1e-6
-    assert values.max() <= 1 + 1e-6
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_damaged_images_are_left_out_of_evaluation_and_named(photos: Path, workers: int) -> None:
     files = find(photos, "all").subset(torch.tensor([0, 4, 12]))
@@ -134,18 +119,6 @@ def test_damaged_images_are_replaced_in_training_and_named(photos: Path, workers
     damaged = files.subset(torch.tensor([12]))
     with pytest.raises(UserError, match=r"none of 1 images can be read; the first is b/cut\.png"):
         list(damaged.views(VIEWS, steps([torch.tensor([0])]), 0, workers=workers))
-
-
-def test_both_places_of_images_give_batches(photos: Path) -> None:
-    batches = [torch.tensor([7, 1]), torch.tensor([0])]
-    for images in (find(photos, "all"), load(photos, "all", 20)):
-        found = list(images.views(VIEWS, steps(batches, 1), 0, count=1))
-        assert [batch.indices.tolist() for batch in found] == [[7, 1], [0]]
-        assert found[0].views[0].shape == (2, 3, 16, 16)
-        assert found[0].labels is not None
-        assert found[0].labels.tolist() == [1, 0]
-        again = list(images.views(VIEWS, steps(batches, 1), 0, count=1))
-        assert torch.equal(found[0].views[0], again[0].views[0])
 
 
 def test_catalogues_can_be_sent_to_other_processes(photos: Path, tmp_path: Path) -> None:
@@ -239,6 +212,18 @@ def test_processes_that_cannot_go_on_end_the_reading_with_their_last_words(datas
     reading = iterate(DataLoader(dataset, batch_size=None, sampler=items, num_workers=1))
     with pytest.raises(UserError, match=words):
         next(reading)
+
+
+def test_processes_that_cannot_be_started_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a full /dev/shm."""
+
+    def refuse() -> int:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    numbers: Any = [1, 2, 3]
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(UserError, match=r"cannot start 1 processes .*temporarily unavailable.* US3L_WORKERS"):
+        next(iterate(DataLoader(numbers, batch_size=None, num_workers=1)))
 
 
 def test_a_limit_on_files_is_no_endless_wait(photos: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from lightning_fabric import Fabric
 
 import us3l
-from us3l.data.augment import two_views
+from us3l.data.augment import random_views
 from us3l.data.sources import load
 from us3l.families import BACKBONES, FROM_TIMM
 from us3l.training.recipes import MINI, Network, Optimiser, named
@@ -158,7 +158,7 @@ def test_a_few_steps_of_us3l_on_digits_lower_the_loss_of_all_widths(name):
     )
     digits = load("digits", "train", limit=96)
     trainer = Trainer(recipe, digits, Fabric(accelerator="cpu"))
-    views = two_views(digits.images, recipe.views, torch.Generator().manual_seed(1))
+    views = random_views(digits.images, recipe.views, torch.Generator().manual_seed(1))
 
     def losses() -> torch.Tensor:
         with torch.no_grad():

@@ -8,6 +8,7 @@ import tarfile
 import zipfile
 import zlib
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +24,17 @@ from us3l.commands.main import main
 from us3l.data import datasets as named
 from us3l.data.datasets import NAMED_SETS, download
 from us3l.data.decode import Damaged, decode
+from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import decode_all, find
 from us3l.detection import coco
-from us3l.run.bundles import read_bundle
+from us3l.run.bundles import Bundle, Entry, read_bundle, write_bundle
 from us3l.run.config import read_config
 from us3l.run.evaluations import EVALUATIONS
 from us3l.storage import read_torch
 from us3l.system.errors import UserError
-from us3l.system.files import read_bytes, read_json
+from us3l.system.files import checksum, read_bytes, read_json
 from us3l.training.run_config import RunConfig
+from us3l.width import Width
 
 
 def png(width: int, height: int, pixels: bytes = b"") -> bytes:
@@ -81,7 +84,7 @@ def test_a_parquet_file_that_repeats_a_large_image(tmp_path: Path) -> None:
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), once)
     pq.write_table(pa.table({"image": repeated, "label": repeated}), tmp_path / "x.parquet", store_schema=False)
     before = pa.default_memory_pool().max_memory()
-    with pytest.raises(UserError, match="none of the 100 images can be read"):
+    with pytest.raises(UserError, match="none of 100 images can be read"):
         decode_all(find(tmp_path, "all"), 8)
     assert pa.default_memory_pool().max_memory() - before < 2**27
 
@@ -89,22 +92,16 @@ def test_a_parquet_file_that_repeats_a_large_image(tmp_path: Path) -> None:
 # Models and settings
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"base": 10**6}, {"base": 2**62}, {"base": 10**40}, {"base": -8}, {"base": "8"}, {"num_classes": 10**15}],
-)
-def test_a_model_that_claims_to_be_huge(tmp_path: Path, change: dict) -> None:
-    us3l.create("resnet18", stem="cifar", base=8).save(tmp_path)
-    description = json.loads((tmp_path / "model.json").read_text())
-    description["options"] |= change
-    (tmp_path / "model.json").write_text(json.dumps(description))
-    with pytest.raises(UserError):
-        us3l.load(tmp_path)
+HUGE = [{"base": 10**6}, {"base": 2**62}, {"base": 10**40}, {"base": -8}, {"base": "8"}, {"num_classes": 10**15}]
+HUGE_TRANSFORMERS = [{"depth": 10**9}, {"image_size": 10**9}, {"base": 2**40}]
 
 
-@pytest.mark.parametrize("change", [{"depth": 10**9}, {"image_size": 10**9}, {"base": 2**40}])
-def test_a_transformer_that_claims_to_be_huge(tmp_path: Path, change: dict) -> None:
-    us3l.create("vit_tiny", image_size=8, patch=4, base=8, depth=1).save(tmp_path)
+@pytest.mark.parametrize(("transformer", "change"), [*product([False], HUGE), *product([True], HUGE_TRANSFORMERS)])
+def test_a_model_that_claims_to_be_huge(tmp_path: Path, transformer: bool, change: dict) -> None:
+    if transformer:
+        us3l.create("vit_tiny", image_size=8, patch=4, base=8, depth=1).save(tmp_path)
+    else:
+        us3l.create("resnet18", stem="cifar", base=8).save(tmp_path)
     description = json.loads((tmp_path / "model.json").read_text())
     description["options"] |= change
     (tmp_path / "model.json").write_text(json.dumps(description))
@@ -152,7 +149,7 @@ def test_results_with_numbers_beyond_arithmetic(tmp_path: Path) -> None:
     for value in (10**400, float("inf"), float("nan"), True, "5"):
         row = {"width": 0.5, "params": 1, "macs": 1, "rankme": value}
         (tmp_path / "x.json").write_text(json.dumps({"version": 3, "widths": [row]}))
-        with pytest.raises(UserError, match=r"cannot read .*x\.json: (widths\[0\]\.rankme: expected|number out)"):
+        with pytest.raises(UserError, match=r"cannot read .*x\.json: widths\[0\]\.rankme: "):
             EVALUATIONS.load(tmp_path / "x.json")
 
 
@@ -222,12 +219,12 @@ def test_images_annotated_as_huge_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_link_out_of_a_bundle(tmp_path: Path) -> None:
-    from fuzz.kinds import make_bundle
-
-    folder = tmp_path / "bundle"
+    folder, file = tmp_path / "bundle", tmp_path / "bundle" / "net.onnx"
     folder.mkdir()
-    make_bundle(folder)
-    file = read_bundle(folder).path(read_bundle(folder).entries[0])
+    file.write_bytes(b"a network")
+    entry = Entry(Width(1.0), "onnx", False, {file.name: checksum(file)}, 1, 1, 9, 3)
+    write_bundle(Bundle(folder, "resnet18", Preprocessing.usual(8), [entry]))
+    assert read_bundle(folder).path(entry) == file
     file.rename(tmp_path / "elsewhere.onnx")
     file.symlink_to(tmp_path / "elsewhere.onnx")
     with pytest.raises(UserError, match="leads out of the bundle"):

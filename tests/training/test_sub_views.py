@@ -9,7 +9,7 @@ from lightning_fabric import Fabric
 from PIL import Image
 
 from us3l.data import crops
-from us3l.data.augment import two_views
+from us3l.data.augment import random_views
 from us3l.data.sources import find, load
 from us3l.system.seeds import seed_from, seeded
 from us3l.training.monitor import Monitor
@@ -64,7 +64,7 @@ def test_sub_networks_see_gentler_views_of_the_same_images(sources):
     images = sources["in memory"].images[ours.epoch(1)[1].indices]
     gentle = replace(SMALL.views, crop_scale=(0.9, 1.0))
     for width in subs:
-        views = two_views(images, gentle, seeded(seed_from(0, 2), 5, 1))
+        views = random_views(images, gentle, seeded(seed_from(0, 2), 5, 1))
         assert all(torch.equal(*pair) for pair in zip(found[width][0], views, strict=True))
 
 

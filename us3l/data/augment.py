@@ -205,12 +205,6 @@ def random_views(
     return normalise(apply(images.repeat(count, 1, 1, 1), together), mean, std).chunk(count)
 
 
-def two_views(images: Tensor, views: Views, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two independent random views of every image, normalised."""
-    view1, view2 = random_views(images, views, generator)
-    return view1, view2
-
-
 def normalise(images: Tensor, mean: tuple[float, float, float] = MEAN, std: tuple[float, float, float] = STD) -> Tensor:
     """Images within [0, 1], less the mean (ImageNet's unless given) and over the standard deviation, by channel."""
     shift, scale = (_to(values, images.device).view(3, 1, 1) for values in (torch.tensor(mean), 1 / torch.tensor(std)))

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from us3l.data.augment import ASPECT
-from us3l.data.contents import UNKNOWN, Contents, content_hash
+from us3l.data.contents import Contents
 from us3l.data.crops import reduction, resized, unreadable
-from us3l.data.decode import Damaged, Encoded, Reduced, decode, fetch, measure
+from us3l.data.decode import Damaged, Encoded, Reduced, decode, measure
 from us3l.data.images import Batch, ImageSet
-from us3l.data.in_memory import Counter, check_memory, in_threads
+from us3l.data.in_memory import Counter, check_memory, made_of_each
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.streamed import ImageFiles
 from us3l.data.view_settings import Views
@@ -52,10 +52,6 @@ class CachedImages(ImageFiles):
     def fingerprint(self) -> list[int]:
         return self.originals.fingerprint()
 
-    @property
-    def contents(self) -> Contents:
-        return self.originals.contents
-
     def read_contents(self, progress: Counter | None = None) -> Contents:
         return self.originals.read_contents(progress)
 
@@ -86,18 +82,13 @@ def cache_all(files: ImageFiles, views: Views, progress: Counter | None = None) 
     usable = check_memory(cached_bytes(files.shapes(), len(files), views), files.name)
     held = 0
     images: list[Reduced | Damaged] = []
-    contents = Contents.unread(len(files))
-    if files.source.statuses:
-        contents.statuses[:] = files.source.statuses(files.chosen)
-    for image, content in in_threads(lambda encoded: _attempt(encoded, views), files.source.read(files.chosen)):
-        contents.hashes[len(images)] = content
+    for image in made_of_each(files, lambda encoded: _reduced(encoded, views)):
         images.append(image)
         held += image.pixels.nbytes if isinstance(image, Reduced) else 0
         if held > usable:
             check_memory(round(held * len(files) / len(images)), files.name)
         if progress:
             progress(len(images), len(files))
-    files.source.contents.note(files.chosen, contents.hashes, contents.statuses)
     names = (files.source.name(index) for index in files.chosen)
     skipped = [f"{name}: {image}" for name, image in zip(names, images, strict=True) if isinstance(image, Damaged)]
     if len(skipped) == len(files):
@@ -136,18 +127,12 @@ def are_small(shapes: Sequence[tuple[int, int]], views: Views) -> bool:
     return len(set(shapes)) == 1 and all(height == width <= views.size for height, width in shapes)
 
 
-def _attempt(encoded: Encoded, views: Views) -> tuple[Reduced | Damaged, int]:
-    """What is kept of an image, or why nothing is; and the hash of its bytes."""
-    content = UNKNOWN
-    try:
-        encoded = fetch(encoded)
-        content = content_hash(encoded)
-        height, width = measure(encoded)
-        shape = cached_shape(height, width, views)
-        by = reduction([(0, 0, height, width)], 2 * min(shape), height * width)  # a margin of two, as for evaluation
-        pixels = decode(encoded, by=by)
-    except Damaged as error:
-        return error, content
+def _reduced(encoded: Encoded, views: Views) -> Reduced:
+    """What is kept of an image."""
+    height, width = measure(encoded)
+    shape = cached_shape(height, width, views)
+    by = reduction([(0, 0, height, width)], 2 * min(shape), height * width)  # a margin of two, as for evaluation
+    pixels = decode(encoded, by=by)
     if pixels.shape[:2] != shape:
         pixels = resized(pixels, (0, 0, *pixels.shape[:2]), shape).permute(1, 2, 0).contiguous().numpy()
-    return Reduced(pixels, height, width), content
+    return Reduced(pixels, height, width)

@@ -155,9 +155,9 @@ class RandomCrops(Reader):
 
     fills = True
 
-    def __init__(self, files: ImageFiles, views: Views, seed: int, count: int, own: Views | None = None) -> None:
+    def __init__(self, files: ImageFiles, views: Views, seed: int, count: int, sub_views: Views | None = None) -> None:
         super().__init__(files)
-        self.kinds, self.count = kinds_of_views(views, own, seed), count
+        self.kinds, self.count = kinds_of_views(views, sub_views, seed), count
 
     def cut(self, encoded: Encoded, epoch: int, index: int) -> Crops:
         shape = self.count, DRAWN + 1

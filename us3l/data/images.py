@@ -23,7 +23,7 @@ from us3l.system.seeds import seed_from, seeded
 if TYPE_CHECKING:
     from us3l.data.streamed import ImageFiles
 
-OWN_VIEWS = 2  # beside a seed: draws of views that are made beside the others
+SUB_VIEWS = 2  # beside a seed: draws of views that are made beside the others
 STAND_INS = 100  # images that are tried in the place of a damaged one
 DEVICE_SHARE = 0.25  # of a device's memory that images may take
 Channels = tuple[float, float, float]
@@ -110,7 +110,7 @@ class Images(Protocol):
         device: torch.device | None = None,
         mean: Channels = MEAN,
         std: Channels = STD,
-        own: Views | None = None,
+        sub_views: Views | None = None,
     ) -> Iterator[Batch]:
         """Random views of the images of each step. They depend on the seed, the step or epoch, and the image alone.
 
@@ -126,7 +126,8 @@ class Images(Protocol):
             device: Where the views are made.
             mean: What to take from the channels.
             std: What to divide them by.
-            own: How as many more views of each image are made, which come after the others (default: none).
+            sub_views: How as many more views of each image are made, for sub-networks; they come after the others
+                (default: none).
         """
 
     def fingerprint(self) -> list[int]:
@@ -227,7 +228,7 @@ class ImageSet:
         device: torch.device | None = None,
         mean: Channels = MEAN,
         std: Channels = STD,
-        own: Views | None = None,
+        sub_views: Views | None = None,
     ) -> Iterator[Batch]:
         """See `Images`; draws are made for a step's whole batch at once."""
         for step in steps:
@@ -240,7 +241,7 @@ class ImageSet:
                 pixels = (pixels.pin_memory() if device.type == "cuda" else pixels).to(device, non_blocking=True)
             made = (
                 random_views(pixels, kind, seeded(number, step.number, 1), count, part, mean, std)
-                for kind, number in kinds_of_views(views, own, seed)
+                for kind, number in kinds_of_views(views, sub_views, seed)
             )
             yield Batch(tuple(chain.from_iterable(made)), indices, None if self.labels is None else self.labels[slots])
 
@@ -278,9 +279,9 @@ class ImageSet:
         return [f"image {place}: has other pixels" for place in differing(before, self.contents)]
 
 
-def kinds_of_views(views: Views, own: Views | None, seed: int) -> list[tuple[Views, int]]:
+def kinds_of_views(views: Views, sub_views: Views | None, seed: int) -> list[tuple[Views, int]]:
     """Each kind of views that a batch has, and the seed of its draws."""
-    return [(views, seed), *([] if own is None else [(own, seed_from(seed, OWN_VIEWS))])]
+    return [(views, seed), *([] if sub_views is None else [(sub_views, seed_from(seed, SUB_VIEWS))])]
 
 
 def share(indices: Tensor, part: tuple[int, int]) -> Tensor:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from us3l.data.contents import UNKNOWN, Contents, content_hash
-from us3l.data.crops import square
+from us3l.data.crops import square, unreadable
 from us3l.data.decode import Damaged, Encoded, decode, fetch, weight
 from us3l.data.images import ImageSet
 from us3l.system.devices import available_memory, usable_cores
@@ -30,7 +29,7 @@ T = TypeVar("T")
 def decode_all(
     files: ImageFiles, size: int | None = None, progress: Counter | None = None, exact: bool = False
 ) -> ImageSet:
-    """The images in memory, without the damaged ones.
+    """Return the images in memory, without the damaged ones.
 
     Args:
         files: What to decode.
@@ -41,26 +40,16 @@ def decode_all(
     """
     if size is not None and size < 1:
         raise UserError(f"size must be at least 1, not {size}")
-    images, kept, skipped = _decode_all(files, size, progress, exact)
-    places = torch.from_numpy(kept)
-    good = files.subset(places)
-    return ImageSet(files.name, images, good.labels, good.classes, skipped, places if skipped else None, files)
 
+    def decoded(encoded: Encoded) -> np.ndarray:
+        if size is None or exact:
+            return decode(encoded, size)
+        return square(encoded, size).permute(1, 2, 0).numpy()
 
-def _decode_all(
-    files: ImageFiles, size: int | None, progress: Counter | None, exact: bool
-) -> tuple[Tensor, np.ndarray, list[str]]:
-    """The images as one tensor, the positions of those that were good, and the names of the others."""
     images: np.ndarray | None = None
     kept: list[int] = []
     skipped: list[str] = []
-    contents = Contents.unread(len(files))
-    if files.source.statuses:
-        contents.statuses[:] = files.source.statuses(files.chosen)
-    encoded = files.source.read(files.chosen)
-    attempts = in_threads(lambda image: _attempt(image, size, exact), encoded)
-    for position, (pixels, content) in enumerate(attempts):
-        contents.hashes[position] = content
+    for position, pixels in enumerate(made_of_each(files, decoded)):
         name = files.source.name(files.chosen[position])
         if isinstance(pixels, Damaged):
             skipped.append(f"{name}: {pixels}")
@@ -78,10 +67,33 @@ def _decode_all(
         done = position + 1
         if progress and (done % DECODED_AT_ONCE == 0 or done == len(files)):
             progress(done, len(files))
-    files.source.contents.note(files.chosen, contents.hashes, contents.statuses)
     if images is None:
-        raise UserError(f"{files.name}: none of the {len(files)} images can be read; the first is {skipped[0]}")
-    return torch.from_numpy(images[: len(kept)]), np.array(kept), skipped
+        raise unreadable(files.name, skipped)
+    places, tensor = torch.tensor(kept), torch.from_numpy(images[: len(kept)])
+    good = files.subset(places)
+    return ImageSet(files.name, tensor, good.labels, good.classes, skipped, places if skipped else None, files)
+
+
+def made_of_each(files: ImageFiles, work: Callable[[Encoded], T]) -> Iterator[T | Damaged]:
+    """What is made of the bytes of each image, in order, by all cores; the images' hashes are taken note of."""
+    source = files.source
+    contents = Contents.unread(len(files))
+    if source.statuses:
+        contents.statuses[:] = source.statuses(files.chosen)
+
+    def attempt(encoded: Encoded) -> tuple[T | Damaged, int]:
+        content = UNKNOWN
+        try:
+            encoded = fetch(encoded)
+            content = content_hash(encoded)
+            return work(encoded), content
+        except Damaged as error:
+            return error, content
+
+    for place, (result, content) in enumerate(in_threads(attempt, source.read(files.chosen))):
+        contents.hashes[place] = content
+        yield result
+    source.contents.note(files.chosen, contents.hashes, contents.statuses)
 
 
 def in_threads(decoding: Callable[[Encoded], T], encoded: Iterable[Encoded]) -> Iterator[T]:
@@ -97,19 +109,6 @@ def in_threads(decoding: Callable[[Encoded], T], encoded: Iterable[Encoded]) -> 
             share = max(1, len(some) // (8 * cores))  # handing over a small image takes as long as decoding it
             shares = [some[first : first + share] for first in range(0, len(some), share)]
             yield from chain.from_iterable(pool.map(several, shares))
-
-
-def _attempt(encoded: Encoded, size: int | None, exact: bool) -> tuple[np.ndarray | Damaged, int]:
-    """The pixels of an image, H x W x 3, or why there are none; and the hash of its bytes."""
-    content = UNKNOWN
-    try:
-        encoded = fetch(encoded)
-        content = content_hash(encoded)
-        if size is None or exact:
-            return decode(encoded, size), content
-        return square(encoded, size).permute(1, 2, 0).numpy(), content
-    except Damaged as error:
-        return error, content
 
 
 def _some(encoded: Iterator[Encoded]) -> list[Encoded]:

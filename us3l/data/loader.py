@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from us3l.system.devices import keep_freed_memory, usable_cores
 from us3l.system.errors import UserError
@@ -28,6 +29,8 @@ DYING = 5.0  # seconds: a process that had much memory takes its time to end
 NOTICED = 0.5  # seconds: how often whoever waits looks whether the processes are alive; torch does it every five
 WORDS = 4096  # bytes to remember of what processes write to standard error
 T = TypeVar("T")
+
+_MultiProcessingDataLoaderIter._shutdown = True  # one that could not start has nothing to end
 
 _READING: set[Any] = set()
 """Readers whose processes run. Held here, as the garbage collector may close their pipes before it asks them to end:
@@ -76,8 +79,15 @@ def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
     """
     words = _LastWords()
     loader.worker_init_fn = partial(_start_worker, words.sender)
-    with shielded_from_signals():
-        reading: Any = iter(loader)
+    try:
+        with shielded_from_signals():
+            reading: Any = iter(loader)
+    except OSError as error:  # no shared memory, no processes, no files left
+        words.close()
+        raise UserError(
+            f"cannot start {loader.num_workers} processes that read images ({error.strerror}): set the environment "
+            f"variable {WORKERS_VARIABLE} to fewer of them, or to 0 for none"
+        ) from None
     _READING.add(reading)
     if loader.num_workers:
         reading._try_get_data = partial(reading._try_get_data, NOTICED)

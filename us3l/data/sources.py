@@ -57,7 +57,7 @@ def open_images(
     labelled: bool = False,
     progress: Progress = SILENT,
 ) -> ImageSet | ImageFiles:
-    """Images in memory, or read as they are needed.
+    """Open images in memory, or to be read as they are needed.
 
     Where the source has a training and a test part (`train/` and `test/` or `val/`; `train*.parquet` and
     `test*.parquet` or `validation*.parquet`), they are the splits, and "all" is the training part.
@@ -104,20 +104,14 @@ def open_for_training(
     memory: int = TRAINING_MEMORY,
     progress: Progress = SILENT,
 ) -> ImageSet | ImageFiles:
-    """Images to make random views of.
+    """Open images to make random views of; see `open_images`.
 
     Squares of one size that are no larger than a view are one tensor. Others are kept as large as their crops need
     them, if they take no more memory than allowed; else they are read as they are needed. What is chosen depends on the
     images and on these settings alone, so that a run resumes as it began.
 
     Args:
-        data: See `open_images`.
         views: How views are made: the largest size and the smallest crop.
-        split: Which part of it; "learn" holds the validation images out.
-        limit: No more than this many images.
-        stream: Read the images as they are needed, however few they are.
-        memory: Bytes that decoded images may take.
-        progress: Told what is worth saying, and how far it is.
     """
     if isinstance(data, ImageSet):
         return _part(data, split, limit)
@@ -142,19 +136,7 @@ def load(
     progress: Progress = SILENT,
     root: str | Path | None = None,
 ) -> ImageSet:
-    """Images in memory.
-
-    Args:
-        data: See `open_images`, as for the others.
-        split: Which part of it.
-        size: Side to bring them to.
-        limit: No more than this many images.
-        progress: Told what is worth saying, and how far it is.
-        root: Where named sets lie.
-
-    Returns:
-        The images as one tensor, with labels if there are any.
-    """
+    """Return images in memory, as one tensor, with labels if there are any; see `open_images`."""
     if isinstance(data, ImageSet):
         return _part(data, split, limit)
     return _decoded(find(data, split, limit, root, progress), size, progress)
@@ -167,18 +149,7 @@ def find(
     root: str | Path | None = None,
     progress: Progress = SILENT,
 ) -> ImageFiles:
-    """The images that `load` would decode.
-
-    Args:
-        data: See `open_images`, as for the others.
-        split: Which part of it.
-        limit: No more than this many images.
-        root: Where named sets lie.
-        progress: Told what is worth saying, and how far it is.
-
-    Returns:
-        Names, labels and split; nothing is decoded yet.
-    """
+    """Return the images that `load` would decode, of which nothing is decoded yet; see `open_images`."""
     files = _files(data, split, limit, root, progress)
     name, source = files.name, files.source
     if source.statuses is not None and (measured := measure_white(source)):
@@ -211,13 +182,7 @@ def _labelled(files: ImageFiles, progress: Progress) -> ImageFiles:
 
 
 def peek(data: Data, limit: int | None = None, progress: Progress = SILENT) -> ImageSet | ImageFiles:
-    """The images that `open_for_training` would open, without a word about them.
-
-    Args:
-        data: See `open_images`.
-        limit: No more than this many images.
-        progress: Told how far it is, where looking takes long.
-    """
+    """Return the images that `open_for_training` would open, without a word about them; see `open_images`."""
     if isinstance(data, ImageSet):
         return _part(data, "pretrain", limit)
     return _files(data, "pretrain", limit, None, progress)

@@ -127,7 +127,7 @@ class ImageFiles:
         device: torch.device | None = None,
         mean: Channels = MEAN,
         std: Channels = STD,
-        own: Views | None = None,
+        sub_views: Views | None = None,
         workers: int | None = None,
     ) -> Iterator[Batch]:
         """See `us3l.data.images.Images`; draws are made for each image by itself.
@@ -135,7 +135,7 @@ class ImageFiles:
         `workers` is the number of decoding processes (default: see `default_workers`; 0: in this process). They live
         until the steps end, and ask for these only as they are needed.
         """
-        kinds = [each for kind in (views, own) if kind for each in (kind, *[kind.second] * (count - 1))]
+        kinds = [each for kind in (views, sub_views) if kind for each in (kind, *[kind.second] * (count - 1))]
 
         def made(read: Read) -> tuple[Tensor, ...]:
             uniform, boxes = torch.from_numpy(read.uniform), torch.from_numpy(read.boxes)
@@ -148,7 +148,7 @@ class ImageFiles:
         shares = ((step.epoch, share(step.indices, part).tolist()) for step in steps)
         pinned = device is not None and device.type == "cuda"
         chosen = self.readers_for(device) if workers is None else workers
-        return _batches(self, RandomCrops(self, views, seed, count, own), shares, made, chosen, pinned)
+        return _batches(self, RandomCrops(self, views, seed, count, sub_views), shares, made, chosen, pinned)
 
     def readers_for(self, _: torch.device | None) -> int:
         """How many processes make the views for a device, unless it is said."""

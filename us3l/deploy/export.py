@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -138,6 +139,9 @@ def export(
         classes = head.classes if head else None
         proof = prove_int8(network, compute, evidence, classes) if int8 else prove_float(network, compute, evidence)
         prove_size(network, files[-1], KINDS[kind].graph, int8)
+        reference = compute(example.preprocess(COMPANIONS["check.png"], about))[0].tolist()
+        if not all(map(math.isfinite, reference)):
+            raise UserError(f"at width {width:g} the network or its classifier gives infinities or not-a-numbers")
         entry = Entry(
             width,
             kind,
@@ -151,7 +155,7 @@ def export(
             classes=classes,
             head=label,
             weights=source.weights,
-            reference=encode_floats(compute(example.preprocess(COMPANIONS["check.png"], about))[0].tolist()),
+            reference=encode_floats(reference),
         )
         for file in files:
             os.replace(file, folder / file.name)

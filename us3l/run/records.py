@@ -294,6 +294,7 @@ def read_described(
         raise damaged(error) from None
     check_version(path, number, (version,), remedy)
     try:
-        return build(convert(header, kind), tensors)
+        # Copies: when the mapped file is cut short, touching what lies in it ends the process.
+        return build(convert(header, kind), {name: tensor.clone() for name, tensor in tensors.items()})
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise damaged(error) from None

@@ -175,7 +175,7 @@ class Trainer:
         recipe, part = self.recipe, (self.peers.rank, self.peers.count)
         steps, count, normal = self.steps_from(first), recipe.objective.views, (recipe.mean, recipe.std)
         device, own = self.fabric.device, recipe.sub_views
-        return self.images.views(recipe.views, steps, recipe.seed, count, part, device, *normal, own=own)
+        return self.images.views(recipe.views, steps, recipe.seed, count, part, device, *normal, sub_views=own)
 
     def base_views(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return those of a batch's views that the base network and the teacher see."""
