@@ -103,9 +103,10 @@ def test_the_papers_probe_learns(colours):
         assert row.scores.keys() == {"linear"}
         assert (row.scores["linear"].top1, row.scores["linear"].deviation) == (100, 0)
         assert found.probes[row.width].weight.shape == (4, 8 * float(row.width))
-    assert evaluate_paper(prepared, settings, seeds=2).rows == found.rows
     slow = Training("sgd", 1e-9, 1, 20, 0.0, "steps", (0.8, 1.0))
-    assert evaluate_paper(prepare(net, train, test, [1.0]), slow).rows[0].percent("linear") < 80
+    once, again = (evaluate_paper(prepared, slow, seeds=2).rows for _ in range(2))
+    assert once == again
+    assert once[0].percent("linear") < 80
 
 
 @pytest.mark.parametrize("evaluate", [evaluate_paper, evaluate_finetuned])
@@ -174,7 +175,8 @@ def test_fine_tuning_changes_the_copy_alone(net, digits: Pair):
     assert found.rows[0].percent("finetuned") > 25  # chance is 10
     assert (found.rows[0].scores.keys(), found.probes) == ({"finetuned"}, {})
     assert all(torch.equal(weights[name], tensor) for name, tensor in net.full.named_parameters())
-    assert evaluate_finetuned(prepared, settings).rows == found.rows
+    quick = replace(settings, epochs=1)
+    assert evaluate_finetuned(prepared, quick).rows == evaluate_finetuned(prepared, quick).rows
 
 
 def test_every_weight_is_trained(net, digits: Pair):

@@ -128,7 +128,7 @@ def test_fields_that_are_not_known_are_ignored_and_later_ones_may_be_missing(wri
     )
 
 
-def test_twenty_processes_add_their_entries_at_once(tmp_path):
+def test_processes_add_their_entries_at_once(tmp_path):
     script = """if True:
         import sys
         from pathlib import Path
@@ -136,36 +136,17 @@ def test_twenty_processes_add_their_entries_at_once(tmp_path):
         from us3l.run.bundles import Bundle, Entry, add_entry
 
         sys.stdin.readline()
-        entry = Entry(int(sys.argv[1]) / 20, "onnx", False, {f"net-{sys.argv[1]}.onnx": "0" * 64}, 1, 1, 1, 1)
+        entry = Entry(int(sys.argv[1]) / 8, "onnx", False, {f"net-{sys.argv[1]}.onnx": "0" * 64}, 1, 1, 1, 1)
         add_entry(Bundle(Path("."), "net", Preprocessing.usual(8), [entry]))
     """
-    commands = [[sys.executable, "-c", script, str(number)] for number in range(1, 21)]
+    commands = [[sys.executable, "-c", script, str(number)] for number in range(1, 9)]
     waiting = [subprocess.Popen(command, stdin=subprocess.PIPE, text=True, cwd=tmp_path) for command in commands]
     for process in waiting:
         process.communicate("go\n", timeout=300)
-    assert [process.returncode for process in waiting] == [0] * 20
-    assert len(read_bundle(tmp_path, check=False).entries) == 20
+    assert [process.returncode for process in waiting] == [0] * 8
+    assert len(read_bundle(tmp_path, check=False).entries) == 8
 
 
 def rewrite(bundle, **changes):
     manifest = bundle.folder / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
-
-
-def test_networks_that_are_added_at_once_are_all_kept(tmp_path):
-    code = """
-import sys
-from pathlib import Path
-from us3l.data.preprocessing import Preprocessing
-from us3l.system.files import checksum
-from us3l.run.bundles import Bundle, Entry, add_entry
-folder, number = Path(sys.argv[1]), int(sys.argv[2])
-for width in range(1, 6):
-    path = folder / f"net-{number}-{width}.onnx"
-    path.write_bytes(b"network")
-    entry = Entry(width / 5, ("onnx", "torch")[number], False, {path.name: checksum(path)}, 1, 1, 7, 3)
-    add_entry(Bundle(folder, "resnet18", Preprocessing.usual(8), [entry]))
-"""
-    both = [subprocess.Popen([sys.executable, "-c", code, tmp_path, str(number)]) for number in range(2)]
-    assert [one.wait() for one in both] == [0, 0]
-    assert len(read_bundle(tmp_path).entries) == 10

@@ -22,12 +22,10 @@ NAME = re.compile(r"(?P<name>.+)\.finetuned-(?P<width>[0-9.ed-]+)x\.safetensors"
 
 
 @dataclass(frozen=True)
-class Finetuned:
-    """A network of one width with its last linear layer: its tensors, and what it was trained from and for."""
+class FinetunedHeader:
+    """What a file says about its network: what it was trained from and for."""
 
     width: Width
-    tensors: dict[str, Tensor]
-    """The state dict of a sequence of the network and the linear layer."""
     classes: list[str]
     data: str
     """The name of the evaluation that trained it."""
@@ -36,13 +34,11 @@ class Finetuned:
 
 
 @dataclass(frozen=True)
-class FinetunedHeader:
-    """What a file of a network says about it; see `Finetuned`."""
+class Finetuned(FinetunedHeader):
+    """A network of one width with its last linear layer."""
 
-    width: Width
-    classes: list[str]
-    data: str
-    weights: Weights | None
+    tensors: dict[str, Tensor]
+    """The state dict of a sequence of the network and the linear layer."""
 
 
 def finetuned_file(run: Run, name: str, width: Width) -> Path:
@@ -81,7 +77,7 @@ def read_finetuned(run: Run, name: str, width: Width) -> Finetuned:
     remedy = f"evaluate {run.folder} with the protocol 'finetune'"
 
     def build(header: FinetunedHeader, tensors: dict[str, Tensor]) -> Finetuned:
-        return Finetuned(header.width, tensors, header.classes, header.data, header.weights)
+        return Finetuned(**vars(header), tensors=tensors)
 
     finetuned = read_described(path, VERSION, FinetunedHeader, build, remedy)
     check_weights(path, finetuned.weights, run.weights, "evaluate again, with overwrite")
