@@ -111,17 +111,17 @@ def test_a_webp_that_is_all_size(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_parquet_value_that_is_repeated(tmp_path: Path) -> None:
-    """A few hundred bytes took 12 MiB for each of their values: 256 of them took 3 GiB."""
+    """A few hundred bytes took 3 GiB."""
     value = Image.new("L", (2000, 1500))
     buffer = io.BytesIO()
     value.save(buffer, "BMP")
-    image = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array([buffer.getvalue()], pa.binary()))
+    image = pa.DictionaryArray.from_arrays(pa.array([0] * 128, pa.int32()), pa.array([buffer.getvalue()], pa.binary()))
     table = pa.table({"image": image.cast(pa.binary())})
     pq.write_table(table, tmp_path / "x.parquet", compression="zstd", dictionary_pagesize_limit=2**30)
     assert (tmp_path / "x.parquet").stat().st_size < 10_000
     outcome, mebibytes, seconds = cost(lambda: load(tmp_path, "all", 8))
     assert outcome == "accepted"
-    assert mebibytes < 200
+    assert mebibytes < 350
     assert seconds < 30
 
 
