@@ -53,16 +53,16 @@ QUALITY = {"rankme": 2048.5, "lidar": 2048.5, "agreement": 100.0}
 
 
 @pytest.mark.parametrize(
-    ("figures", "kept"),
+    ("figures", "kept", "gains"),
     [
-        ({name: 100.0 for name in FLOORED if not name.startswith("finetuned")}, 4),
-        ({"finetuned": 100.0, "finetuned_top5": 100.0}, 2),
-        ({"knn": 100.0, "linear": 100.0, "knn_top5": 100.0, "linear_top5": 100.0}, 4),
-        (QUALITY, 3),
-        (FLOORED | TOP5 | QUALITY, 3),  # of all columns that there are, the accuracies and their gains
+        ({name: 100.0 for name in FLOORED if not name.startswith("finetuned")}, 4, 2),
+        ({"finetuned": 100.0, "finetuned_top5": 100.0}, 2, 0),
+        ({"knn": 100.0, "linear": 100.0, "knn_top5": 100.0, "linear_top5": 100.0}, 4, 0),
+        (QUALITY, 3, 0),
+        (FLOORED | TOP5 | QUALITY, 3, 2),  # of all columns that there are, the accuracies and some gains
     ],
 )
-def test_the_table_fits_80_columns_with_all_columns_and_intervals_and_the_widest_of_numbers(figures, kept):
+def test_the_table_fits_80_columns_with_all_columns_and_intervals_and_the_widest_of_numbers(figures, kept, gains):
     """A column too many broke the table without a word, and tests without intervals stayed green."""
     rows = [result(0.921875, 999_000_000, 999_000_000, reach=15.0, **figures)]
     plain = text(rows, title="digits")
@@ -73,7 +73,7 @@ def test_the_table_fits_80_columns_with_all_columns_and_intervals_and_the_widest
     accuracies = sum(name in METRICS for name in figures)
     assert cells.count("±15.0") == accuracies
     assert sum(cell in ("100.0", "2048.5") for cell in cells) == kept
-    assert cells.count("+0.0") == sum(f"{name}_untrained" in figures for name in METRICS)
+    assert cells.count("+0.0") == gains
 
 
 def test_a_column_for_every_figure_of_a_width():

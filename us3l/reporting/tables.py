@@ -146,10 +146,8 @@ KINDS = {column.name: column.kind for column in COLUMNS}
 ROOM = 80
 """Characters of a line in a terminal."""
 LEAST_NEEDED = (
-    "agreement",
-    "lidar",
-    "rankme",
-    *(f"{metric}{end}" for end in ("_top5", "_untrained") for metric in METRICS),
+    *("agreement", "lidar", "rankme"),
+    *(f"{metric}{end}" for end in ("_top5", "_untrained", "_gain") for metric in reversed(METRICS)),
 )
 """What is left out of the terminal's table where there is no room, from the first on."""
 
