@@ -119,8 +119,7 @@ def typed(hint: Any, default: Any, doc: str | None, hidden: bool = False) -> Any
     """Return a setting's type with its help; what its docstring says of the default is not said twice."""
     explained = default in (None, (), "", tyro.MISSING_NONPROP) or "(default" in (doc or "")
     words = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-    behaviour = None if default is tyro.MISSING_NONPROP else "" if explained else f"(default: {words})"
-    marks: list[Any] = [tyro.conf.arg(help=doc, help_behavior_hint=behaviour)]
+    marks: list[Any] = [tyro.conf.arg(help=doc, help_behavior_hint="" if explained else f"(default: {words})")]
     for mark in getattr(hint, "__metadata__", ()):
         if isinstance(mark, Positional):
             marks += [tyro.conf.Positional, tyro.conf.arg(metavar=mark.shown)]

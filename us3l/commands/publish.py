@@ -30,8 +30,8 @@ class Publish(ModelCommand):
 
     run: Model
     """The folder of a run, a model or a bundle."""
-    name: Annotated[str, Positional("USER/NAME")]
-    """Where it goes, with @BRANCH if not to the main branch."""
+    name: Annotated[str, Positional("NAME")]
+    """Where it goes: USER/NAME, with @BRANCH if not to the main branch."""
     _: KW_ONLY
     private: bool = False
     """Only its owner may see it. One that is public already is refused."""
