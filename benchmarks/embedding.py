@@ -31,7 +31,7 @@ def memory(name):
     return int(Path("/proc/self/status").read_text().split(name)[1].split()[0]) / 1024
 
 model, images, out = sys.argv[1:]
-us3l.embed(model, "digits", out=out + ".warm.npz")
+us3l.embed(model, "digits", out=out + ".warm.parquet")
 before = memory("VmRSS:")
 found = us3l.embed(model, images, out=out)
 print(f"{found.images:,} images: {memory('VmHWM:') - before:.0f} MB more at most, {found.images_per_s:.0f} images/s, "
@@ -99,7 +99,14 @@ def memory(counts: list[int]) -> None:
             with pq.ParquetWriter(images, pa.table({"image": encoded}).schema) as writer:
                 for start in range(0, count, 256):
                     writer.write_table(pa.table({"image": encoded[: count - start]}))
-            command = [sys.executable, "-c", EMBED, str(folder / "model"), str(images), str(folder / f"{count}.npz")]
+            command = [
+                sys.executable,
+                "-c",
+                EMBED,
+                str(folder / "model"),
+                str(images),
+                str(folder / f"{count}.parquet"),
+            ]
             print(subprocess.run(command, check=True, capture_output=True, text=True).stdout, end="", flush=True)
 
 

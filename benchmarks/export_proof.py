@@ -23,7 +23,7 @@ import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy.example import OPENERS
-from us3l.deploy.export import write
+from us3l.deploy.exporting import write
 from us3l.deploy.formats import KINDS
 from us3l.deploy.proof import BATCHES, Evidence, difference, outputs, outputs_of
 from us3l.families import BACKBONES

@@ -18,8 +18,7 @@ import tyro
 from rich.console import Console
 
 import us3l
-from us3l.deploy.profile import latencies
-from us3l.deploy.timing import TIMED, take_turns
+from us3l.deploy.latency import TIMED, latencies, take_turns
 from us3l.runtime.backends import BACKENDS, machine, set_threads
 from us3l.slimmable import Slimmable
 from us3l.system.files import as_plain

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 import us3l
-from us3l.deploy.timing import percentile
+from us3l.deploy.latency import percentile
 from us3l.runtime.adaptive import Decision
 from us3l.runtime.runtime import AnyImages, Runtime, spread
 from us3l.system.files import write_json

@@ -26,7 +26,7 @@ import us3l
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.deploy.profile import latencies
+from us3l.deploy.latency import latencies
 from us3l.evaluation.frozen_features import evaluate_fast
 from us3l.evaluation.prepare import prepare
 from us3l.evaluation.unlabelled import rankme

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import us3l
 from benchmarks.clients import Timed, closed_loop, form, open_loop, post, scratch, server, us3l_server
-from us3l.deploy.timing import percentile
+from us3l.deploy.latency import percentile
 from us3l.run import Run
 from us3l.run.bundles import read_bundle
 from us3l.runtime.runtime import spread

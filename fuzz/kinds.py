@@ -25,8 +25,8 @@ from us3l.data.contents import Contents
 from us3l.data.decode import Damaged
 from us3l.data.sources import load
 from us3l.deploy.deployment_settings import ExportSettings
-from us3l.deploy.device_table import read_device_profile
 from us3l.deploy.exporting import export_run
+from us3l.deploy.latency import read_device_profile
 from us3l.detection.coco import encode_mask
 from us3l.detection.examples import example
 from us3l.detection.scenes import load as load_scenes

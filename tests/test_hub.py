@@ -12,6 +12,7 @@ import us3l
 from tests.fake_hub import point_at
 from tests.made_runs import make_run
 from us3l import hub as ours
+from us3l.collection.vectors import read_embeddings
 from us3l.commands.main import main
 from us3l.run import Run
 from us3l.run.linear_maps import Probes, keep_space, probes_file, write_probes
@@ -87,9 +88,9 @@ def test_it_stands_wherever_a_folder_of_a_model_does(run, images, tmp_path, caps
     np.testing.assert_array_equal(us3l.Runtime(name, space="shared").embed(images), local.embed(images))
     assert open_pretrained(name).sha256 == open_pretrained(run.folder).sha256
     assert [row["class"] for row in us3l.predict(name, images).rows] == ["c"] * 3
-    assert main(["embed", name, str(images), "--width", "0.5", "--out", str(tmp_path / "e.npz")]) == 0
+    assert main(["embed", name, str(images), "--width", "0.5", "--out", str(tmp_path / "e.parquet")]) == 0
     expected = us3l.embed(run, images, width=0.5).embeddings.values
-    np.testing.assert_array_equal(np.load(tmp_path / "e.npz")["embedding"], expected)
+    np.testing.assert_array_equal(read_embeddings(tmp_path / "e.parquet").values, expected)
     assert capsys.readouterr().err == ""
 
 

@@ -15,7 +15,7 @@ import us3l
 from us3l.collection import embedding
 from us3l.collection.vectors import parts_folder, read_embeddings
 from us3l.commands.main import main
-from us3l.deploy.profile import all_costs
+from us3l.deploy.profiling import all_costs
 from us3l.run import Run
 from us3l.run.profiles import Latency, Profile, write_profile
 from us3l.runtime.runtime import Runtime
@@ -74,11 +74,10 @@ def test_the_values_are_those_of_the_runtime_to_the_bit(run, bundle, folder, bac
     assert found.rows[0]["label"] == "a"
 
 
-@pytest.mark.parametrize("kind", [".parquet", ".npz", ".csv"])
-def test_a_file_is_the_same_whether_its_making_was_stopped_or_not(run, folder, tmp_path, kind, monkeypatch):
-    whole = us3l.embed(run, folder, out=tmp_path / f"whole{kind}")
+def test_a_file_is_the_same_whether_its_making_was_stopped_or_not(run, folder, tmp_path, monkeypatch):
+    whole = us3l.embed(run, folder, out=tmp_path / "whole.parquet")
     np.testing.assert_array_equal(whole.embeddings.values, us3l.embed(run, folder).embeddings.values)
-    path = tmp_path / f"stopped{kind}"
+    path = tmp_path / "stopped.parquet"
     stops = iter([False, False, True])
     with monkeypatch.context() as patched:
         patched.setattr(embedding, "stop_requests", lambda _: nullcontext(lambda: next(stops)))
@@ -94,7 +93,7 @@ def test_a_file_is_the_same_whether_its_making_was_stopped_or_not(run, folder, t
 
 
 def test_going_on_asks_for_the_same_weights_width_and_images(run, folder, tmp_path):
-    out = tmp_path / "e.npz"
+    out = tmp_path / "e.parquet"
     us3l.embed(run, folder, out=out, width=0.5)
     with pytest.raises(UserError, match="already exists"):
         us3l.embed(run, folder, out=out, width=1.0)
@@ -150,10 +149,10 @@ def test_a_time_chooses_the_width_by_the_profile(run, bundle, folder):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ("--width 0.1 --out e.npz", "0.1"),
+        ("--width 0.1 --out e.parquet", "0.1"),
         ("--out e.txt", "ends with .parquet"),
-        ("--latency-ms 1 --out e.npz", "nothing fits"),
-        ("--backend onnx --out e.npz", "exported files"),
+        ("--latency-ms 1 --out e.parquet", "nothing fits"),
+        ("--backend onnx --out e.parquet", "exported files"),
     ],
 )
 def test_what_is_wrong_is_one_line(run, folder, tmp_path, monkeypatch, capsys, arguments, line):
@@ -165,13 +164,27 @@ def test_what_is_wrong_is_one_line(run, folder, tmp_path, monkeypatch, capsys, a
     assert not list(tmp_path.iterdir())
 
 
+def test_weights_that_give_no_numbers_are_an_error(small, folder, tmp_path):
+    small.save(tmp_path / "model")
+    net = us3l.load(tmp_path / "model")
+    with torch.no_grad():
+        next(net.full.parameters()).fill_(float("nan"))
+    us3l.calibrate(net, torch.randn(32, 3, 16, 16))
+    for call in (us3l.embed, lambda net, folder: Runtime(net).embed(folder / "a")):
+        with pytest.raises(UserError, match="not finite numbers"):
+            call(net, folder)
+    with pytest.raises(UserError, match="not finite numbers"):
+        us3l.embed(net, folder, out=tmp_path / "e.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_an_empty_folder_and_one_without_a_good_image(run, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert main(["embed", str(run), str(tmp_path / "empty"), "--out", str(tmp_path / "e.csv")]) == 2
+    assert main(["embed", str(run), str(tmp_path / "empty"), "--out", str(tmp_path / "e.parquet")]) == 2
     assert "no images in this folder" in capsys.readouterr().err
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "x.png").write_bytes(b"")
-    assert main(["embed", str(run), str(tmp_path / "bad"), "--out", str(tmp_path / "e.csv")]) == 2
+    assert main(["embed", str(run), str(tmp_path / "bad"), "--out", str(tmp_path / "e.parquet")]) == 2
     assert "none of 1 images can be read" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "empty"]
 
@@ -181,6 +194,7 @@ def test_the_command_tells_what_it_did(run, folder, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "skipped 1 damaged images" in said
     assert BAD in said
+    assert "13 of 14 images embedded, 1 are damaged" in " ".join(said.split())
     assert "images/s" in said
     assert len(read_embeddings(tmp_path / "e.parquet")) == 13
 
@@ -189,7 +203,9 @@ def test_memory_does_not_grow_with_the_images(run, tmp_path, monkeypatch):
     """A small version of `python -m benchmarks.embedding`."""
     monkeypatch.setattr(embedding, "BATCH", 8)
     long = np.zeros((8, 2048), np.float32)
-    monkeypatch.setattr("us3l.runtime.networks.Shared.run", lambda *_: lambda images: long[: len(images)].copy())
+    monkeypatch.setattr(
+        "us3l.runtime.networks.SlimmableNetworks.run", lambda *_: lambda images: long[: len(images)].copy()
+    )
     peaks = []
     buffer = io.BytesIO()
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(buffer, "PNG")
@@ -199,7 +215,7 @@ def test_memory_does_not_grow_with_the_images(run, tmp_path, monkeypatch):
             pa.table({"image": [{"bytes": buffer.getvalue(), "path": None}] * count}), path, row_group_size=64
         )
         tracemalloc.start()
-        us3l.embed(run, path, out=tmp_path / f"{count}.npz", width=0.25)
+        us3l.embed(run, path, out=tmp_path / f"{count}.parquet", width=0.25)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 320 * long[0].nbytes / 4  # what is known of each image takes some bytes

@@ -63,9 +63,33 @@ def test_near_duplicates(index, tmp_path, capsys):
     assert (tmp_path / "d.html").read_text().count("<img ") == 2
 
 
+def test_images_of_one_part_that_are_in_another(run, photos, tmp_path, capsys):
+    """Copies of training images among those to test on, which nobody mentioned."""
+    data = tmp_path / "data"
+    for part in ("train", "test"):
+        shutil.copytree(photos, data / part)
+    for place, path in enumerate(sorted((data / "test").rglob("*.png"))):
+        pixels = np.asarray(Image.open(path))
+        if place == 0:
+            Image.fromarray(pixels).save(path, compress_level=0)  # the same pixels, in other bytes
+        elif place < 9:
+            Image.fromarray(np.roll(pixels, 8, axis=(0, 2))).save(path)
+    found = us3l.find(data, across=("train", "test"))
+    assert found.queries == ["test/b/3.png", "test/b/4.png", "test/b/5.png"]
+    assert [row["file"] for row in found.rows] == ["train/b/3.png", "train/b/4.png", "train/<a>/2.png"]
+    near = us3l.find(data, across=("train", "test"), run=run, width=0.5, at_least=0.99999)
+    assert near.queries == ["test/<a>/0.png", *found.queries]
+    assert main(["find", str(data), "--across", "train", "test", "--page", str(tmp_path / "both.html")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "3 of 12 images of test are among the 12 of train" in said
+    assert (tmp_path / "both.html").read_text().count("<img ") == 6
+    with pytest.raises(UserError, match="two parts"):
+        us3l.find(data, across=("train", "train"))
+
+
 def test_pictures_that_are_gone_are_left_out(run, photos, tmp_path):
     moved = shutil.copytree(photos, tmp_path / "photos")
-    made = us3l.embed(run, moved, width=0.25, out=tmp_path / "e.csv")
+    made = us3l.embed(run, moved, width=0.25, out=tmp_path / "e.parquet")
     shutil.rmtree(moved)
     us3l.find(made.path, made.path, count=2, page=tmp_path / "found.html")
     text = (tmp_path / "found.html").read_text()
@@ -75,7 +99,7 @@ def test_pictures_that_are_gone_are_left_out(run, photos, tmp_path):
 
 def test_any_width_searches_a_file_of_the_shared_space(run, photos, index, tmp_path):
     us3l.embed(run, photos, width=0.25, space="shared", space_data=photos)
-    made = us3l.embed(run, photos, space="shared", out=tmp_path / "e.npz")
+    made = us3l.embed(run, photos, space="shared", out=tmp_path / "e.parquet")
     found = us3l.find(made.path, photos / "b", run=run, width=0.25, count=1)
     assert len(found.rows) == 6
     with pytest.raises(UserError, match="cannot be compared"):
@@ -87,7 +111,7 @@ def test_any_width_searches_a_file_of_the_shared_space(run, photos, index, tmp_p
 def test_what_is_missing_is_told(index, photos, run, tmp_path, capsys):
     assert main(["find", str(index), str(photos)]) == 2
     assert "--run RUN" in capsys.readouterr().err
-    assert main(["find", str(tmp_path / "none.npz"), str(photos)]) == 2
+    assert main(["find", str(tmp_path / "none.parquet"), str(photos)]) == 2
     assert "no file" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert main(["find", str(index), str(tmp_path / "empty"), "--run", str(run)]) == 2

@@ -49,7 +49,7 @@ def test_evaluation_keeps_a_temperature_per_width(run, tmp_path):
 
 
 def test_probabilities_are_those_of_the_runtime_divided_by_the_temperature(run, photos):
-    found = us3l.predict(run, photos, width=0.25)
+    found = us3l.predict(run, photos, width=0.25, threshold=0)
     runtime = Runtime(run)
     with pytest.warns(UserWarning, match="could not be used"):
         wanted = runtime.predict(photos, width=0.25, on_error="nan")
@@ -73,7 +73,9 @@ def test_below_the_threshold_it_abstains(run, photos, tmp_path, capsys):
     with open(out, newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["file"] for row in rows] == every.files
-    assert list(rows[0]) == ["file", "class", "probability", "label"]
+    assert list(rows[0]) == ["file", "class", "probability", "guess", "label"]
+    assert all(row["class"] in ("", row["guess"]) for row in rows)
+    assert {row["guess"] for row in rows} <= set(every.classes)
     assert all((row["class"] == "") == (sure < threshold) for row, sure in zip(rows, every.probabilities, strict=True))
     said = capsys.readouterr().out
     assert "bad.png" in said
@@ -85,11 +87,81 @@ def test_below_the_threshold_it_abstains(run, photos, tmp_path, capsys):
 
 
 def test_accuracy_against_coverage_at_every_width(run, photos, capsys):
-    found = us3l.predict(run, photos, coverage=True)
+    found = us3l.predict(run, photos, coverage=True, threshold=0)
     assert list(found.confidence) == [1.0, 0.25]
     assert found.confidence[1.0].accuracy[1.0] == pytest.approx(found.accuracy)
     assert main(["predict", str(run), str(photos), "--coverage"]) == 0
     assert "calibration error" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def judged(small, tmp_path_factory):
+    """A run evaluated on a folder of which it learned four fifths, that folder, and a copy of it."""
+    folder, digits = tmp_path_factory.mktemp("judged"), load("digits", "train", 16, limit=100)
+    small.save(folder / "run" / "model")
+    for number, (image, label) in enumerate(zip(digits.images, digits.labels.tolist(), strict=True)):
+        (folder / "own" / digits.classes[label]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / "own" / digits.classes[label] / f"{number}.png")
+    us3l.evaluate(folder / "run", folder / "own", widths=1, floor=False, quality=False)
+    shutil.copytree(folder / "own", folder / "copy")
+    shutil.copytree(folder / "own", folder / "others")
+    for number, path in enumerate(sorted((folder / "others").rglob("*.png"))):
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(path) if number % 4 == 0 else path.unlink()
+    return folder
+
+
+@pytest.mark.parametrize(("source", "split", "count"), [
+    ("own", "every", 20), ("copy", "every", 20), ("own", "test", 20), ("others", "every", 25),
+])  # fmt: skip
+def test_only_images_that_were_not_learned_from_tell_how_good_it_is(judged, capsys, source, split, count):
+    found = us3l.predict(judged / "run", judged / source, split=split, threshold=0, coverage=True)
+    assert found.judged.sum() == found.confidence[1.0].images == count
+    rows = [row for row, counts in zip(found.rows, found.judged, strict=True) if counts]
+    right = 100 * sum(row["guess"] == row["label"] for row in rows) / count
+    assert found.accuracy == pytest.approx(right) == pytest.approx(found.confidence[1.0].accuracy[1.0])
+    command = ["predict", str(judged / "run"), str(judged / source), "--split", split, "--threshold", "0"]
+    assert main([*command, "--coverage"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"of {count} labelled images that the classifier has not learned from" in said
+    assert f"% right of {count} labelled images" in said
+
+
+def test_images_that_were_all_learned_from_tell_nothing(judged, capsys):
+    found = us3l.predict(judged / "run", judged / "own", split="train")
+    assert found.accuracy is None
+    assert main(["predict", str(judged / "run"), str(judged / "own"), "--split", "train"]) == 0
+    assert "has learned from all images" in capsys.readouterr().out
+    with pytest.raises(UserError, match="has learned from all images"):
+        us3l.predict(judged / "run", judged / "own", split="train", coverage=True)
+
+
+def test_coverage_needs_to_know_what_was_learned(judged, tmp_path):
+    shutil.copytree(judged / "run", tmp_path / "run")
+    record = tmp_path / "run" / "eval" / "own.json"
+    record.write_text(record.read_text().replace(str(judged / "own"), str(tmp_path / "moved")))
+    assert us3l.predict(tmp_path / "run", judged / "own").seen is None
+    with pytest.raises(UserError, match="not known which images"):
+        us3l.predict(tmp_path / "run", judged / "own", coverage=True)
+
+
+def test_labels_that_it_does_not_know_are_no_mistakes(run, photos, tmp_path, capsys):
+    for label in ("cat", "dog"):
+        (tmp_path / "pets" / label).mkdir(parents=True)
+        shutil.copy(next(photos.glob("*/0.png")), tmp_path / "pets" / label / "x.png")
+    assert us3l.predict(run, tmp_path / "pets", threshold=0).accuracy is None
+    assert main(["predict", str(run), str(tmp_path / "pets")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "classes of digits: 0, 1, 2, 3, 4 and 5 more" in said  # which are not what these photographs show
+    assert "such as cat, are none of its classes" in said
+    assert "%" not in said
+
+
+def test_unless_it_is_told_it_answers_where_held_out_labels_were_right(run, photos):
+    kept = load_probes(probes_file(Run(run), "digits")).thresholds
+    found = us3l.predict(run, photos, width=0.25)
+    assert found.threshold == kept[0.25] == pytest.approx(kept[0.25])
+    assert 0 < found.threshold <= 1
+    assert [row["class"] is None for row in found.rows] == [p < kept[0.25] for p in found.probabilities.tolist()]
 
 
 def test_an_exported_classifier_is_calibrated_too(run, tmp_path):

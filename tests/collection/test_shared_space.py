@@ -43,7 +43,7 @@ def test_all_widths_have_one_space(run, images, tmp_path):
     found = {}
     for width in (1.0, 0.25):
         embedded = us3l.embed(
-            run, images, width=width, space="shared", space_data=images, out=tmp_path / f"{width}.npz"
+            run, images, width=width, space="shared", space_data=images, out=tmp_path / f"{width}.parquet"
         )
         found[width] = embedded.embeddings.values
         assert embedded.embeddings.about["space"] == "shared"

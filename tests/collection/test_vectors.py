@@ -11,7 +11,6 @@ from us3l.system.errors import UserError
 ABOUT = {"width": 0.5, "data": {"source": "photos", "images": 5}}
 VALUES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 NAMES = ["a.png", 'b "2", c.png', "ü/d.png", "broken \udcff.png", "e.png"]
-KINDS = [".parquet", ".npz", ".csv"]
 
 
 def parts(labelled=True):
@@ -36,23 +35,20 @@ def made(path, labelled=True, stops=(3,)):
     return path
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("labelled", [True, False])
-def test_what_is_read_is_what_was_written(tmp_path, kind, labelled):
-    found = read_embeddings(made(tmp_path / f"e{kind}", labelled))
+def test_what_is_read_is_what_was_written(tmp_path, labelled):
+    found = read_embeddings(made(tmp_path / "e.parquet", labelled))
     assert found.files == [*NAMES[:3], "broken \\xff.png", "e.png"]
     np.testing.assert_array_equal(found.values, VALUES)
     assert found.values.dtype == np.float32
     assert found.labels == (["cat", None, "dog", "cat", "dog"] if labelled else None)
-    assert found.about == {"format": 1, **ABOUT} == read_about(tmp_path / f"e{kind}")
+    assert found.about == {"format": 1, **ABOUT} == read_about(tmp_path / "e.parquet")
     assert list(found.rows[1]) == ["file", *(["label"] if labelled else []), "embedding"]
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {f"e{kind}", *(["e.csv.json"] if kind == ".csv" else [])}
+    assert [path.name for path in tmp_path.iterdir()] == ["e.parquet"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_bytes_do_not_tell_whether_it_was_stopped(tmp_path, kind):
-    whole, stopped = made(tmp_path / f"a{kind}"), made(tmp_path / f"b{kind}", stops=(1, 2, 3))
+def test_the_bytes_do_not_tell_whether_it_was_stopped(tmp_path):
+    whole, stopped = made(tmp_path / "a.parquet"), made(tmp_path / "b.parquet", stops=(1, 2, 3))
     assert whole.read_bytes() == stopped.read_bytes()
 
 
@@ -61,14 +57,10 @@ def test_others_can_read_them(tmp_path):
     assert table.column_names == ["file", "embedding", "label"]
     assert table.schema.field("embedding").type == pa.list_(pa.float32())
     assert pq.read_table(made(tmp_path / "f.parquet", labelled=False)).column_names == ["file", "embedding"]
-    with np.load(made(tmp_path / "e.npz")) as arrays:
-        assert set(arrays) == {"file", "embedding", "label", "us3l"}
-        assert arrays["embedding"].shape == (5, 3)
-    assert (made(tmp_path / "e.csv")).read_text().startswith("file,label,embedding_0,embedding_1,embedding_2\n")
 
 
 def test_parts_of_another_job_are_not_taken_for_this_one(tmp_path):
-    path = tmp_path / "e.npz"
+    path = tmp_path / "e.parquet"
     made(path, stops=(1,))
     with pytest.raises(UserError, match="another width: remove it"), building(path, ABOUT | {"width": 1.0}):
         pass
@@ -80,21 +72,21 @@ def test_parts_of_another_job_are_not_taken_for_this_one(tmp_path):
 
 def test_one_process_at_a_time(tmp_path):
     with (
-        building(tmp_path / "e.csv", ABOUT),
+        building(tmp_path / "e.parquet", ABOUT),
         pytest.raises(UserError, match="in use"),
-        building(tmp_path / "e.csv", {}),
+        building(tmp_path / "e.parquet", {}),
     ):
         pass
 
 
 def test_a_file_is_not_replaced_unless_one_says_so(tmp_path):
-    path = made(tmp_path / "e.npz")
+    path = made(tmp_path / "e.parquet")
     assert check_out(path, ABOUT)
     assert not check_out(path, ABOUT | {"width": 1.0}, overwrite=True)
     assert not check_out(tmp_path / "new.csv")
     with pytest.raises(UserError, match="already exists"):
         check_out(path, ABOUT | {"width": 1.0})
-    with pytest.raises(UserError, match=r"ends with \.parquet, \.npz, \.csv"):
+    with pytest.raises(UserError, match=r"ends with \.parquet; for other kinds"):
         check_out(tmp_path / "e.txt")
 
 
@@ -114,14 +106,13 @@ def test_a_full_disk_is_one_line_and_keeps_what_is_done(tmp_path, monkeypatch):
     assert read_embeddings(made(path)).files[0] == "a.png"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_damaged_files_are_told(tmp_path, kind):
-    path = made(tmp_path / f"e{kind}")
+def test_damaged_files_are_told(tmp_path):
+    path = made(tmp_path / "e.parquet")
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(UserError, match=r"cannot read .*e\."):
         read_embeddings(path)
     with pytest.raises(UserError, match="no file"):
-        read_embeddings(tmp_path / f"other{kind}")
+        read_embeddings(tmp_path / "other.parquet")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from tests.made_runs import result
 from us3l.commands.main import main
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.deploy.evaluated import find_accuracy
-from us3l.deploy.export import BROWSER, COMPANIONS
-from us3l.deploy.exporting import Exported
+from us3l.deploy.accuracies import find_accuracy
+from us3l.deploy.exporting import BROWSER, COMPANIONS, Exported
 from us3l.deploy.proof import Evidence, Proof
 from us3l.evaluation.linear import linear_probe
 from us3l.evaluation.prepare import calibrate_missing

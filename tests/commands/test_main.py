@@ -22,7 +22,7 @@ from us3l.commands.pretrain import COMMON, Pretrain
 from us3l.commands.profile import ProfileCommand
 from us3l.commands.report import Report
 from us3l.commands.screen import program
-from us3l.deploy.export import COMPANIONS
+from us3l.deploy.exporting import COMPANIONS
 from us3l.run import Run
 from us3l.run.config import write_config
 from us3l.system.files import read_json

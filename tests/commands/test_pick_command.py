@@ -8,7 +8,7 @@ import torch
 
 import us3l
 from us3l.commands.main import COMMANDS, main
-from us3l.deploy.profile import all_costs
+from us3l.deploy.profiling import all_costs
 from us3l.run import Run
 from us3l.run.profiles import Agreement, Latency, Profile, write_profile
 

@@ -10,8 +10,8 @@ import pytest
 
 import us3l
 from us3l.deploy import benchmark
-from us3l.deploy.device_table import read_device_profile
-from us3l.deploy.export import BROWSER, COMPANIONS, place_companions
+from us3l.deploy.exporting import BROWSER, COMPANIONS, place_companions
+from us3l.deploy.latency import read_device_profile
 from us3l.run.bundles import encode_floats, read_bundle
 
 

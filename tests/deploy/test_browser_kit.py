@@ -17,8 +17,8 @@ from PIL import ExifTags, Image
 
 from tests.reporting.test_browser import OVERFLOWING, browser, find, pytestmark, wait
 from us3l.deploy import benchmark, example, proof
-from us3l.deploy.device_table import read_device_profile
-from us3l.deploy.export import BROWSER, COMPANIONS, place_companions
+from us3l.deploy.exporting import BROWSER, COMPANIONS, place_companions
+from us3l.deploy.latency import read_device_profile
 from us3l.run.bundles import encode_floats, read_bundle, write_bundle
 from us3l.runtime.backends import run_onnx
 

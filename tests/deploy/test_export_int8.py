@@ -8,12 +8,13 @@ from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy import formats, proof
 from us3l.deploy.example import OPENERS
-from us3l.deploy.export import Source, export, write
+from us3l.deploy.exporting import Source, export_network, write
 from us3l.deploy.proof import Evidence, prove_int8
 from us3l.run.bundles import read_bundle
 
 pytest.importorskip("nncf", reason="needs us3l[deploy]")
 SIZE = 16
+WIDTHS = {"resnet18": us3l.Subnet((0.5,) * 4, (1,) * 4), "vit_tiny": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def evidence():
 def source_of(name, evidence, **options):
     torch.manual_seed(0)
     net = us3l.create(name, **options)
-    us3l.calibrate(net, evidence.train, widths=0.5)
+    us3l.calibrate(net, evidence.train, widths=WIDTHS[name])
     return Source(net, SIZE)
 
 
@@ -40,13 +41,16 @@ def sources(evidence):
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny"])
 @pytest.mark.parametrize("kind", ["onnx", "openvino"])
 def test_int8_is_small_and_close(sources, evidence, tmp_path, name, kind):
-    entry, found = export(sources[name], 0.5, kind, tmp_path, evidence, int8=True)
+    entry, found = export_network(
+        sources[name], WIDTHS[name], kind, tmp_path, evidence, int8=True, accuracy={"data": "digits", "knn": 90.0}
+    )
     assert found.cosine > 0.98
     assert found.judge == "kNN"
     bundle = read_bundle(tmp_path)
-    weights = sum(tensor.numel() * 4 for tensor in sources[name].net.carve(0.5).state_dict().values())
+    weights = sum(tensor.numel() * 4 for tensor in sources[name].net.carve(WIDTHS[name]).state_dict().values())
     last = tmp_path / list(entry.files)[-1]
-    assert last.name.startswith(f"{name}-0.5x-int8")
+    assert last.name.startswith(f"{name}-{WIDTHS[name]:g}x-int8")
+    assert entry.accuracy is None  # that of the float network is not its own
     assert 0.2 * weights < last.stat().st_size < 0.25 * weights + 90_000
     assert bundle.entries == [entry]
 
@@ -118,5 +122,5 @@ def test_a_failed_quantisation_leaves_nothing(sources, evidence, tmp_path, monke
     kind = formats.KINDS["onnx"]
     monkeypatch.setitem(formats.KINDS, "onnx", formats.Kind(kind.suffixes, kind.write, kind.graph, spoilt))
     with pytest.raises(us3l.UserError, match="INT8 changes the outputs too much"):
-        export(sources["vit_tiny"], 0.5, "onnx", tmp_path / "new", evidence, int8=True)
+        export_network(sources["vit_tiny"], 0.5, "onnx", tmp_path / "new", evidence, int8=True)
     assert not list(tmp_path.iterdir())

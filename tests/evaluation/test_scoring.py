@@ -4,7 +4,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import recall_score, top_k_accuracy_score
 
 from us3l.evaluation.linear import choose_l2, choose_penalty
-from us3l.evaluation.scoring import confidence, fit_temperature, mean_score, score, wilson
+from us3l.evaluation.scoring import confidence, fit_temperature, fit_threshold, mean_score, score, wilson
 
 
 @pytest.fixture
@@ -69,14 +69,14 @@ def test_the_temperature_undoes_a_factor(factor):
 
 def test_calibrated_probabilities_have_a_small_error():
     logits, labels = drawn()
-    good, bad = (confidence((factor * logits).softmax(1), labels) for factor in (1.0, 4.0))
+    good, bad = (confidence(*answers(factor * logits, labels)) for factor in (1.0, 4.0))
     assert good.calibration_error < 3 < 10 < bad.calibration_error
     assert good.accuracy[1.0] == bad.accuracy[1.0]  # a factor changes no answer
 
 
 def test_who_abstains_is_right_more_often():
     logits, labels = drawn()
-    found = confidence(logits.softmax(1), labels, (1.0, 0.5, 0.1))
+    found = confidence(*answers(logits, labels), coverages=(1.0, 0.5, 0.1))
     assert found.accuracy[1.0] == pytest.approx(100 * (logits.argmax(1) == labels).double().mean().item())
     assert found.accuracy[1.0] < found.accuracy[0.5] < found.accuracy[0.1]
     sure = logits.softmax(1).max(1).values
@@ -84,7 +84,7 @@ def test_who_abstains_is_right_more_often():
 
 
 def test_of_a_few_images_the_surest_one_is_answered():
-    found = confidence(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]), (1.0, 0.1))
+    found = confidence(torch.tensor([0.9, 0.6]), torch.tensor([True, False]), (1.0, 0.1))
     assert found.accuracy == {1.0: 50.0, 0.1: 100.0}
 
 
@@ -92,7 +92,25 @@ def test_the_penalty_brings_its_temperature_from_labels_that_were_held_out():
     draw = torch.Generator().manual_seed(0)
     labels = torch.arange(300) % 3
     features = torch.randn(300, 6, generator=draw) + torch.eye(3, 6)[labels]
-    l2, temperature = choose_penalty(features, labels)
+    l2, temperature, threshold = choose_penalty(features, labels)
     assert l2 == choose_l2(features, labels)
     assert 0.2 < temperature < 5
-    assert choose_penalty(features[:3], labels[:3])[1] is None  # no class has an image to spare
+    assert 0 < threshold <= 1
+    assert choose_penalty(features[:3], labels[:3])[1:] == (None, None)  # no class has an image to spare
+
+
+def answers(logits, labels):
+    """Return how sure the classifier is of each image, and whether it is right."""
+    sure, guess = logits.softmax(1).max(1)
+    return sure, guess == labels
+
+
+def test_from_the_threshold_on_the_share_is_right_and_below_it_is_not():
+    logits, labels = drawn()
+    sure, right = answers(logits, labels)
+    threshold = fit_threshold(sure, right, 0.9)
+    assert right[sure >= threshold].double().mean() >= 0.9
+    lower = sure[sure < threshold].max()
+    assert right[sure >= lower].double().mean() < 0.9
+    assert fit_threshold(sure, torch.zeros_like(right)) == 1
+    assert fit_threshold(torch.tensor([0.9, 0.7, 0.7]), torch.tensor([True, True, False]), 0.9) == pytest.approx(0.9)

@@ -6,7 +6,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 import us3l
-from us3l.deploy.export import convert
+from us3l.deploy.exporting import convert
 from us3l.families.vit import sincos_positions
 
 SMALL = {"image_size": 16, "patch": 4, "depth": 2}

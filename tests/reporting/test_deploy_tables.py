@@ -1,6 +1,6 @@
 from rich.console import Console
 
-from us3l.deploy.evaluated import Accuracies
+from us3l.deploy.accuracies import Accuracies
 from us3l.reporting import style
 from us3l.reporting.deploy_tables import profile_figure, profile_table
 from us3l.run.profiles import Costs, Latency, Profile

@@ -5,7 +5,7 @@ import pytest
 
 from tests.made_runs import make_run
 from us3l.commands.screen import as_typed
-from us3l.deploy.profile import all_costs
+from us3l.deploy.profiling import all_costs
 from us3l.objective.methods import METHODS
 from us3l.reporting.curves import thinned
 from us3l.reporting.run_page import (

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 import us3l
-from tests.deploy.test_export import Tiny
+from tests.deploy.test_exporting import Tiny
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
-from us3l.deploy.evaluated import Head, find_heads
-from us3l.deploy.export import Source, export
+from us3l.deploy.exporting import Source, export_network
+from us3l.deploy.heads import Head, find_heads
 from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import Probe
 from us3l.run import Run
@@ -40,8 +40,7 @@ def expected(net, images, width):
 # What goes in and what comes out
 
 
-@pytest.mark.parametrize("width", [0.25, 0.5, 1.0])
-@pytest.mark.parametrize("side", [16, 23])
+@pytest.mark.parametrize(("width", "side"), [(0.25, 16), (0.5, 23), (1.0, 16)])
 def test_features_are_those_of_the_carved_network_on_evaluations_view(small, width, side):
     images = pixels(3, side)
     found = Runtime(small).embed(images, width=width)
@@ -238,9 +237,9 @@ def classifier(small, tmp_path_factory):
     source, evidence = Source(small, 16), replace(Evidence.noise(16), name="noise")
     heads = find_heads(RunFolder(folder), small)
     for width in (0.5, 1.0):
-        export(source, width, "onnx", folder / "export", evidence, head=heads[width])
-    export(source, 0.5, "onnx", folder / "export", evidence)
-    export(source, 0.5, "onnx", folder / "export", evidence, int8=True)
+        export_network(source, width, "onnx", folder / "export", evidence, head=heads[width])
+    export_network(source, 0.5, "onnx", folder / "export", evidence)
+    export_network(source, 0.5, "onnx", folder / "export", evidence, int8=True)
     return folder, probes
 
 
@@ -300,7 +299,7 @@ def test_a_bundle_of_classifiers_has_no_features(tmp_path):
     us3l.calibrate(net, torch.randn(8, 3, 16, 16), widths=[0.5])
     for data in ("pets", "cars"):
         head = Head(Probe(torch.randn(3, 16), torch.zeros(3)), ["cat", "dog", "rat"], data)
-        export(Source(net, 16), 0.5, "onnx", tmp_path, Evidence.noise(16), head=head)
+        export_network(Source(net, 16), 0.5, "onnx", tmp_path, Evidence.noise(16), head=head)
     with pytest.raises(UserError, match=r"holds classifiers probe-cars, probe-pets: choose one, head='probe-cars'"):
         Runtime(tmp_path)
     for name in ("cars", "probe-cars"):
@@ -400,15 +399,15 @@ def test_adaptive_mode_starts_wide_and_serves(small):
 
 
 @pytest.mark.parametrize("backend", ["torch", "onnx", "openvino"])
-def test_a_thousand_requests_of_eight_threads_equal_the_single_threaded_ones(small, bundle, backend: Backend):
+def test_many_requests_of_eight_threads_equal_the_single_threaded_ones(small, bundle, backend: Backend):
     def fresh():
         return Runtime(small if backend == "torch" else bundle, backend, threads=1)
 
     small._views.clear()  # so that threads meet at the building of modules
     single, shared = fresh(), fresh()
-    images = [pixels(1, seed=seed) for seed in range(10)]
+    images = [pixels(1, seed=seed) for seed in range(4)]
     random = np.random.default_rng(0)
-    requests = [(random.integers(10), random.choice(single.widths)) for _ in range(1000)]
+    requests = [(random.integers(4), random.choice(single.widths)) for _ in range(240)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda request: shared.embed(images[request[0]], width=request[1]), requests))
     known = {

@@ -16,20 +16,20 @@ import numpy as np
 
 from us3l.collection.collection_settings import CollectionSettings, EmbeddingSettings
 from us3l.collection.shared_space import fit_missing
-from us3l.collection.vectors import Embeddings, Portion, building, check_out, kind_of, read_embeddings
+from us3l.collection.vectors import Embeddings, Portion, building, check_out, check_suffix, read_embeddings
 from us3l.data.crops import Read, Squares, unreadable
 from us3l.data.loader import default_workers, read_ahead
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import Data, ImageSet, find
 from us3l.data.streamed import ImageFiles
 from us3l.deploy.deployment_settings import PickSettings
-from us3l.deploy.evidence import calibrate_rest
 from us3l.deploy.picking import pick_width
 from us3l.evaluation.linear import Probe
+from us3l.evaluation.prepare import calibrate_left_out
 from us3l.run import Run
 from us3l.run.identity import source_of
-from us3l.runtime.backends import Forward
-from us3l.runtime.networks import Files, Shared, Task
+from us3l.runtime.backends import Forward, check_finite
+from us3l.runtime.networks import BundleNetworks, SlimmableNetworks, Task
 from us3l.runtime.runtime import BATCH, Runtime
 from us3l.system.devices import Device, choose_device, moved
 from us3l.system.errors import UserError
@@ -93,10 +93,10 @@ def embed_images(
     settings = settings or EmbeddingSettings()
     out, overwrite = None if settings.out is None else Path(settings.out), settings.overwrite
     if out is not None:
-        kind_of(out)
+        check_suffix(out)
     runtime = runtime_of(run, settings, space=settings.space)
     chosen = choose_width(runtime, run, settings, progress)
-    if settings.space == "shared" and isinstance(runtime.networks, Shared):
+    if settings.space == "shared" and isinstance(runtime.networks, SlimmableNetworks):
         maps = fit_missing(run, runtime.networks.net, [chosen], settings.space_data, progress)
         runtime.networks.maps.update(maps)
     files = files_of(data, settings, progress)
@@ -111,9 +111,12 @@ def embed_images(
         job = EmbeddingJob(files, forward, runtime.networks.preprocessing, asked_to_stop, afterwards)
         if out is None:
             with progress.counting("embedding", len(files)) as count:
-                made = list(job.parts(0, count))
-            found, damaged = joined(made, about)
-            return Embedded(chosen, len(files), damaged, None, time.monotonic() - started, len(files), found)
+                found = merged(list(job.parts(0, count)))
+            if not found.files:
+                raise unreadable(files.name, found.damaged)
+            embeddings = Embeddings(found.files, found.values, found.labels, about)
+            seconds = time.monotonic() - started
+            return Embedded(chosen, len(files), found.damaged, None, seconds, len(files), embeddings)
         with building(out, about, overwrite) as file:
             first = min(file.done * PART * BATCH, len(files))
             if first:
@@ -130,14 +133,15 @@ def embed_images(
     return Embedded(chosen, len(files), damaged, out, time.monotonic() - started, len(files) - first)
 
 
-def joined(parts: list[Portion], about: dict[str, Any]) -> tuple[Embeddings, list[str]]:
-    damaged = [line for part in parts for line in part.damaged]
-    filled = [part for part in parts if part.files]
-    if not filled:
-        raise unreadable(str(about["data"]["source"]), damaged)
-    labels = None if filled[0].labels is None else [label for part in filled for label in part.labels or ()]
-    names = [name for part in filled for name in part.files]
-    return Embeddings(names, np.concatenate([part.values for part in filled]), labels, about), damaged
+def merged(portions: list[Portion]) -> Portion:
+    """Return several portions as one."""
+    labels = None if portions[0].labels is None else [label for part in portions for label in part.labels or ()]
+    return Portion(
+        [name for part in portions for name in part.files],
+        np.concatenate([part.values for part in portions if part.files] or [np.zeros((0, 0), np.float32)]),
+        labels,
+        [line for part in portions for line in part.damaged],
+    )
 
 
 @dataclass(frozen=True)
@@ -155,13 +159,7 @@ class EmbeddingJob:
         """The images from the first on, some batches at a time; no more are held."""
         batches = self._batches(first, count)
         while some := list(islice(batches, PART)):
-            labels = None if some[0].labels is None else [label for one in some for label in one.labels or ()]
-            yield Portion(
-                [name for one in some for name in one.files],
-                np.concatenate([one.values for one in some if len(one.files)] or [np.zeros((0, 0), np.float32)]),
-                labels,
-                [line for one in some for line in one.damaged],
-            )
+            yield merged(some)
 
     def _batches(self, first: int, count: Count) -> Iterator[Portion]:
         total = len(self.files)
@@ -178,7 +176,7 @@ class EmbeddingJob:
         indices = self.files.chosen[read.indices]
         values = np.zeros((0, 0), np.float32)
         if len(indices):
-            values = self.forward(self.preprocessing.apply(read.pixels[0]).contiguous().numpy())
+            values = check_finite(self.forward(self.preprocessing.apply(read.pixels[0]).contiguous().numpy()))
         source = self.files.source
         labels = None
         if self.labelled:
@@ -205,7 +203,7 @@ def choose_width(
     latency_ms = settings.latency_ms
     if task not in runtime.gives:
         raise UserError(runtime.networks.why_not(task))
-    if latency_ms is not None and isinstance(runtime.networks, Files):
+    if latency_ms is not None and isinstance(runtime.networks, BundleNetworks):
         width = runtime.width_within(latency_ms, task=task)
         progress.say(f"{width:g}x: the widest within {latency_ms:g} ms per image, as timed now")
     elif latency_ms is not None:
@@ -216,9 +214,9 @@ def choose_width(
         width = picked.width
     else:
         width = runtime.networks.widths(task)[-1] if settings.width is None else Width(settings.width)
-    if isinstance(runtime.networks, Shared):
+    if isinstance(runtime.networks, SlimmableNetworks):
         width = runtime.networks.net.check(width)
-        calibrate_rest(run, runtime.networks.net, [width], None, progress)
+        calibrate_left_out(run, runtime.networks.net, [width], None, progress)
     return width
 
 
@@ -231,13 +229,13 @@ def files_of(data: Data, settings: CollectionSettings, progress: Progress) -> Im
 def described(runtime: Runtime, run: Run, width: Width, files: ImageFiles, data: Data) -> dict[str, Any]:
     """What makes embeddings these and no others."""
     networks, network = runtime.networks, dict[str, Any]()
-    if isinstance(networks, Files):
+    if isinstance(networks, BundleNetworks):
         entry = networks.entries["features"][width]
         network = {"backend": networks.backend, "files": entry.files}
     else:
         weights = run.weights
         network = {"backend": "torch", "weights": weights.weights, "statistics": weights.statistics.get(f"{width:g}")}
-        if isinstance(networks, Shared) and networks.space == "shared":
+        if isinstance(networks, SlimmableNetworks) and networks.space == "shared":
             placed = networks.map(width)
             network["map"] = digest(placed.probe)
             if placed.beside is not None:
@@ -260,7 +258,7 @@ def digest(probe: Probe) -> str:
 
 def on_device(runtime: Runtime, device: Device) -> AbstractContextManager[None]:
     """PyTorch's networks on another device for a while; files run on the CPU."""
-    if isinstance(runtime.networks, Shared):
+    if isinstance(runtime.networks, SlimmableNetworks):
         return moved(runtime.networks.net, choose_device(device))
     return nullcontext()
 

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from us3l.collection.collection_settings import EmbeddingSettings, FindSettings
 from us3l.collection.embedding import embed_images
 from us3l.collection.neighbours import groups_of, near_duplicates, nearest
-from us3l.collection.vectors import WRITERS, Embeddings, read_embeddings
-from us3l.data.sources import Data
+from us3l.collection.vectors import SUFFIX, Embeddings, read_embeddings
+from us3l.data.contents import duplicates
+from us3l.data.sources import Data, ImageFiles, ImageSet, find
 from us3l.run import Run
 from us3l.system.errors import UserError
 from us3l.system.progress import SILENT, Progress
@@ -33,6 +36,8 @@ class Finding:
     """Where the pictures of the gallery are, if its file says."""
     query_source: str | None = None
     """Where those of the queries are; None of near-duplicates."""
+    asked: int = 0
+    """Across parts: how many images of the second were looked for in the first."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -47,7 +52,7 @@ class Finding:
 
 
 def find_images(
-    index: Path,
+    index: Data,
     query: Data | None = None,
     run: Run | None = None,
     settings: FindSettings | None = None,
@@ -56,17 +61,23 @@ def find_images(
     """Search a file of embeddings.
 
     Args:
-        index: The file that `us3l embed` wrote.
+        index: The file that `us3l embed` wrote; with `across`, images.
         query: Images, or another file of embeddings (default: none, near-duplicates in the collection are found).
         run: The run or bundle that the file was made with; needed where queries are images.
         settings: What is found, and how.
         progress: Told how far it is.
     """
     settings = settings or FindSettings()
-    gallery = read_embeddings(index)
+    if settings.across is not None:
+        if query is not None:
+            raise UserError("`across` compares two parts of one source: leave out the query")
+        return find_across(index, settings, run, progress)
+    if not isinstance(index, str | Path):
+        raise UserError("a collection is searched by the file of its embeddings: `us3l.embed` writes it")
+    gallery, index = read_embeddings(index), Path(index)
     source = (gallery.about or {}).get("data", {}).get("source")
     if query is None:
-        return duplicates(gallery, settings.at_least, source)
+        return near_duplicate_groups(gallery, settings.at_least, source)
     width = None if settings.width is None else Width(settings.width)
     asked, query_source = query_embeddings(gallery, index, query, run, width, progress)
     places, cosines = nearest(gallery.values, asked.values, settings.count, settings.engine)
@@ -77,27 +88,71 @@ def find_images(
     return Finding(gallery, asked.files, matches, source, query_source)
 
 
-def duplicates(gallery: Embeddings, at_least: float, source: str | None) -> Finding:
-    """Near-duplicates in a collection: each group with its first image as the query."""
+def near_duplicate_groups(gallery: Embeddings, at_least: float, source: str | None) -> Finding:
+    """Return near-duplicates in a collection: each group with its first image as the query."""
     pairs = near_duplicates(gallery.values, at_least)
     if len(pairs) > MOST_PAIRS:
         raise UserError(f"{len(pairs):,} pairs have a cosine of {at_least:g} or more: raise `at_least`")
-    cosines = {(one, other): cosine for one, other, cosine in pairs} | {(b, a): c for a, b, c in pairs}
+    best_cosine: dict[int, float] = {}
+    for first, second, cosine in pairs:
+        for image in (first, second):
+            best_cosine[image] = max(cosine, best_cosine.get(image, -1.0))
     groups = groups_of(pairs)
     matches = []
-    for first, *others in groups:
-        best = {
-            other: max(cosines.get((other, one), -1.0) for one in (first, *others) if one != other) for other in others
-        }
+    for _, *others in groups:
+        best = {image: best_cosine[image] for image in others}
         matches.append(sorted(best.items(), key=lambda item: (-item[1], item[0])))
     return Finding(gallery, [gallery.files[group[0]] for group in groups], matches, source, source)
+
+
+def find_across(data: Data, settings: FindSettings, run: Run | None, progress: Progress) -> Finding:
+    """Return which images of the second part of some data are in the first as well: the leaks between them.
+
+    Args:
+        data: Images that have both parts, of their own or by `us3l.data.splits`.
+        settings: The parts, and from which cosine on images are near-duplicates.
+        run: What embeds them (default: only images of the same bytes are found).
+        progress: Told how far it is.
+    """
+    images = data.images if isinstance(data, ImageSet) else data
+    first, second = (find(images, part, None, None, progress) for part in settings.across or ())
+    cosines = dict.fromkeys(duplicates(first.read_contents(), second.read_contents()), 1.0)
+    if run is not None:
+        cosines = similar_pairs(first, second, run, settings, progress) | cosines
+    matches: dict[int, list[tuple[int, float]]] = {}
+    for (place, query), cosine in sorted(cosines.items(), key=lambda pair: (pair[0][1], -pair[1], pair[0][0])):
+        matches.setdefault(query, []).append((place, cosine))
+    names, codes = image_names(first), first.source.labels[first.chosen].tolist()
+    labels = [first.source.classes[code] if code >= 0 else None for code in codes] if max(codes) >= 0 else None
+    gallery = Embeddings(names, np.zeros((len(names), 0), np.float32), labels)
+    queries, source = image_names(second), str(data) if isinstance(data, str | Path) else None
+    return Finding(gallery, [queries[query] for query in matches], [*matches.values()], source, source, len(second))
+
+
+def similar_pairs(
+    first: ImageFiles, second: ImageFiles, run: Run, settings: FindSettings, progress: Progress
+) -> dict[tuple[int, int], float]:
+    """Return the cosines of near-duplicates, by their places in both parts."""
+    width = EmbeddingSettings(width=settings.width)
+    gallery, asked = (embed_images(run, files, width, progress).embeddings for files in (first, second))
+    in_first, in_second = ({name: place for place, name in enumerate(image_names(files))} for files in (first, second))
+    places, cosines = nearest(gallery.values, asked.values, settings.count, settings.engine)
+    return {
+        (in_first[gallery.files[places[row, rank]]], in_second[asked.files[row]]): float(cosines[row, rank])
+        for row, rank in np.argwhere(cosines >= settings.at_least).tolist()
+    }
+
+
+def image_names(files: ImageFiles) -> list[str]:
+    """Return what the images are called."""
+    return [files.source.name(number) for number in files.chosen]
 
 
 def query_embeddings(
     gallery: Embeddings, index: Path, query: Data, run: Run | None, width: Width | None, progress: Progress
 ) -> tuple[Embeddings, str | None]:
     """The embeddings of the queries, comparable with those of the gallery, and where their pictures are."""
-    if isinstance(query, str | Path) and Path(query).suffix.lower() in WRITERS and is_embedded(Path(query)):
+    if isinstance(query, str | Path) and is_embedded(Path(query)):
         asked = read_embeddings(query)
         check_comparable(gallery, asked, index, Path(query))
         return asked, (asked.about or {}).get("data", {}).get("source")
@@ -121,9 +176,9 @@ def query_embeddings(
 
 
 def is_embedded(path: Path) -> bool:
-    """Whether a file holds embeddings; a parquet file may hold images instead."""
-    if path.suffix.lower() != ".parquet":
-        return True
+    """Return whether a file holds embeddings; a parquet file may hold images instead."""
+    if path.suffix.lower() != SUFFIX:
+        return False
     import pyarrow as pa
     import pyarrow.parquet as pq
 

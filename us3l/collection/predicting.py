@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,16 @@ import numpy as np
 import torch
 
 from us3l.collection.collection_settings import PredictionSettings
-from us3l.collection.embedding import EmbeddingJob, choose_width, files_of, on_device, runtime_of
-from us3l.collection.vectors import plain_text
+from us3l.collection.embedding import EmbeddingJob, choose_width, files_of, merged, on_device, runtime_of
+from us3l.collection.vectors import Portion, plain_text
 from us3l.data.crops import unreadable
 from us3l.data.sources import Data
 from us3l.data.streamed import ImageFiles
+from us3l.evaluation.held_out import held_out
 from us3l.evaluation.scoring import Confidence, confidence
 from us3l.run import Run
+from us3l.runtime.backends import Forward
+from us3l.runtime.networks import SlimmableNetworks
 from us3l.system.errors import UserError
 from us3l.system.files import replacing
 from us3l.system.progress import SILENT, Progress
@@ -33,6 +36,7 @@ class Predicted:
     width: Width
     classes: list[str]
     threshold: float
+    """The probability from which on it answers."""
     files: list[str]
     probabilities: np.ndarray
     """N: of the most probable class of each image."""
@@ -40,6 +44,10 @@ class Predicted:
     """N: that class."""
     labels: list[str | None] | None
     damaged: list[str]
+    learned_on: str | None = None
+    """The evaluation that the classifier comes from; None where it is not known."""
+    seen: Collection[str] | None = frozenset()
+    """The images that the classifier has learned from; None where that is not known."""
     source: str | None = None
     """Where the images are, if they have a path."""
     confidence: dict[Width, Confidence] = field(default_factory=dict)
@@ -51,26 +59,29 @@ class Predicted:
         return self.probabilities >= self.threshold
 
     @property
+    def judged(self) -> np.ndarray:
+        """Which images tell how good it is: it knows their labels, and has not learned from them."""
+        labels, seen = self.labels or [None] * len(self.files), self.seen or ()
+        return np.array(
+            [label in self.classes and file not in seen for file, label in zip(self.files, labels, strict=True)]
+        )
+
+    @property
     def accuracy(self) -> float | None:
-        """In percent of the images that it answered for and that have a label; None if there are none."""
-        if self.labels is None:
-            return None
-        known = [
-            self.classes[index] == label
-            for index, label, sure in zip(self.indices, self.labels, self.answered, strict=True)
-            if sure and label is not None
-        ]
-        return 100 * sum(known) / len(known) if known else None
+        """In percent of the images that it answered for, among those that count; None if there are none."""
+        places = np.flatnonzero(self.judged & self.answered)
+        right = [self.classes[self.indices[place]] == (self.labels or [])[place] for place in places]
+        return 100 * sum(right) / len(right) if right else None
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A dictionary for each image: `class` is None where the classifier abstains."""
+        """A dictionary per image: `class` is None where the classifier abstains, `guess` its best guess."""
         labels = [{}] * len(self.files) if self.labels is None else [{"label": label} for label in self.labels]
+        guesses = [self.classes[index] for index in self.indices]
+        columns = zip(self.files, guesses, self.answered, self.probabilities.tolist(), labels, strict=True)
         return [
-            {"file": name, "class": self.classes[index] if sure else None, "probability": float(probability)} | label
-            for name, index, sure, probability, label in zip(
-                self.files, self.indices, self.answered, self.probabilities, labels, strict=True
-            )
+            {"file": name, "class": guess if sure else None, "probability": probability, "guess": guess} | label
+            for name, guess, sure, probability, label in columns
         ]
 
 
@@ -92,89 +103,98 @@ def predict_images(
     if out is not None and out.exists() and not settings.overwrite:
         raise UserError(f"{out} already exists: choose another `out`, or replace it with `overwrite`")
     runtime = runtime_of(run, settings, head=settings.head)
-    chosen = choose_width(runtime, run, settings, progress, "classes")
-    files = files_of(data, settings, progress)
-    codes = label_codes(files, runtime.networks.classes) if coverage else None
-    found: dict[Width, _Logits] = {}
-    measured: dict[Width, Confidence] = {}
-    widths = dict.fromkeys([chosen, *(runtime.networks.widths("classes") if coverage else ())])
-    counting = progress.counting("classifying", len(files) * len(widths))
+    chosen, networks = choose_width(runtime, run, settings, progress, "classes"), runtime.networks
+    files, classes = files_of(data, settings, progress), networks.classes
+    evaluation = networks.evaluation if isinstance(networks, SlimmableNetworks) else None
+    labels = label_names(files)
+    known = labels & set(classes)
+    if coverage and not known:
+        there = f"only {', '.join(sorted(labels)[:5])}" if labels else "none at all"
+        raise UserError(
+            f"{files.name} has no labels that the classifier knows, {there}: accuracy needs images in a sub-folder per "
+            f"class, such as {classes[0]}; or leave out `coverage`"
+        )
+    seen = images_seen(run, evaluation, files, data, settings) if known else set[str]()
+    if coverage and seen is None:
+        raise UserError(
+            "it is not known which images the classifier has learned from: accuracy needs others; give the run that "
+            "was evaluated, with its images where they were, or leave out `coverage`"
+        )
+    classified: dict[Width, Portion] = {}
+    widths = dict.fromkeys([chosen, *(networks.widths("classes") if coverage else ())])
+    what = "classifying (images x widths)" if coverage else "classifying"
+    counting = progress.counting(what, len(files) * len(widths))
     with on_device(runtime, settings.device), counting as count, stop_requests(progress.say) as asked_to_stop:
-        for one in widths:
-            forward = runtime.networks.run(one, "classes")
-            job = EmbeddingJob(files, forward, runtime.networks.preprocessing, asked_to_stop)
-            found[one] = _Logits(job, count, codes)
-            if codes is not None:
-                measured[one] = confidence(found[one].probabilities, found[one].codes)
-    result = found[chosen]
-    source = str(data) if isinstance(data, str | Path) else None
+        for width in widths:
+            forward = best_class(networks.run(width, "classes"))
+            job = EmbeddingJob(files, forward, networks.preprocessing, asked_to_stop)
+            classified[width] = merged(list(job.parts(0, count)))
+    found = classified[chosen]
+    if not found.files:
+        raise unreadable(files.name, found.damaged)
+    threshold = networks.threshold(chosen) if settings.threshold is None else settings.threshold
     predicted = Predicted(
         chosen,
-        runtime.networks.classes,
-        settings.threshold,
-        result.files,
-        result.best.numpy(),
-        result.indices.numpy(),
-        result.labels,
-        result.damaged,
-        source,
-        dict(sorted(measured.items(), reverse=True)),
+        classes,
+        threshold or 0.0,
+        found.files,
+        found.values[:, 0],
+        found.values[:, 1].astype(int),
+        found.labels,
+        found.damaged,
+        evaluation,
+        seen,
+        str(data) if isinstance(data, str | Path) else None,
     )
+    if coverage:
+        if not predicted.judged.any():
+            raise UserError(
+                f"{files.name}: the classifier has learned from all images whose labels it knows: give others"
+            )
+        measured = {width: measure(classified[width], predicted) for width in sorted(classified, reverse=True)}
+        predicted = replace(predicted, confidence=measured)
     if out is not None:
         write_predictions(out, predicted)
     return predicted
 
 
-class _Logits:
-    """What a classifier says of all images; of probabilities only the largest is kept, unless all are needed."""
+def best_class(forward: Forward) -> Forward:
+    """Return what gives, instead of logits, the probability of each image's most probable class, and its number."""
 
-    def __init__(self, job: EmbeddingJob, count: Any, codes: dict[str, int] | None) -> None:
-        self.files: list[str] = []
-        self.damaged: list[str] = []
-        self.labels: list[str | None] | None = [] if job.labelled else None
-        best, indices, kept = [], [], []
-        for part in job.parts(0, count):
-            self.files += part.files
-            self.damaged += part.damaged
-            if self.labels is not None:
-                self.labels += part.labels or []
-            if part.files:
-                probabilities = torch.from_numpy(part.values).softmax(1)
-                found = probabilities.max(1)
-                best.append(found.values)
-                indices.append(found.indices)
-                kept += [probabilities] if codes is not None else []
-        if not best:
-            raise unreadable(job.files.name, self.damaged)
-        self.best, self.indices = torch.cat(best), torch.cat(indices)
-        if codes is not None:
-            known = [place for place, label in enumerate(self.labels or ()) if label in codes]
-            self.probabilities = torch.cat(kept)[known]
-            self.codes = torch.tensor([codes[str((self.labels or [])[place])] for place in known])
+    def run(images: np.ndarray) -> np.ndarray:
+        sure, guess = torch.from_numpy(forward(images)).softmax(1).max(1)
+        return torch.stack([sure, guess.to(sure)], dim=1).numpy()
+
+    return run
 
 
-def label_codes(files: ImageFiles, classes: list[str]) -> dict[str, int]:
-    """The number of each class by its name, if images have labels of these names."""
-    names = {files.source.classes[code] for code in np.unique(files.source.labels[files.chosen]) if code >= 0}
-    if not names & set(classes):
-        there = f"only {', '.join(sorted(names)[:5])}" if names else "none at all"
-        raise UserError(
-            f"{files.name} has no labels that the classifier knows, {there}: accuracy needs images in a sub-folder per "
-            f"class, such as {classes[0]}; or leave out `coverage`"
-        )
-    return {name: place for place, name in enumerate(classes)}
+def measure(classified: Portion, predicted: Predicted) -> Confidence:
+    """Return accuracy against coverage of what a width says of the images that count."""
+    sure, guess = torch.from_numpy(classified.values[predicted.judged]).T
+    labels = np.array(predicted.labels, object)[predicted.judged]
+    right = [predicted.classes[int(number)] == label for number, label in zip(guess, labels, strict=True)]
+    return confidence(sure, torch.tensor(right))
+
+
+def label_names(files: ImageFiles) -> set[str]:
+    """Return the names of all labels of images."""
+    return {files.source.classes[code] for code in np.unique(files.source.labels[files.chosen]) if code >= 0}
+
+
+def images_seen(
+    run: Run, evaluation: str | None, files: ImageFiles, data: Data, settings: PredictionSettings
+) -> set[str] | None:
+    """Return the names of the images that a classifier has learned from; None if that is not known."""
+    unseen = None if evaluation is None else held_out(run, evaluation, files, data, settings.data_root)
+    return None if unseen is None else {files.source.name(index) for index in files.chosen[~unseen]}
 
 
 def write_predictions(path: Path, predicted: Predicted) -> None:
-    """A csv file with the columns file, class (empty where it abstains), probability and, where there is one, label."""
+    """Write a csv file with the columns file, class (empty where it abstains), probability, guess and any label."""
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["file", "class", "probability", *([] if predicted.labels is None else ["label"])])
-        for row in _plain(predicted):
-            writer.writerow(row)
-
-
-def _plain(predicted: Predicted) -> Iterator[list[str]]:
-    for row in predicted.rows:
-        label = [] if predicted.labels is None else [row["label"] or ""]
-        yield [plain_text(row["file"]), row["class"] or "", f"{row['probability']:.6f}", *label]
+        writer.writerow(["file", "class", "probability", "guess", *([] if predicted.labels is None else ["label"])])
+        for row in predicted.rows:
+            label = [] if predicted.labels is None else [row["label"] or ""]
+            sure = f"{row['probability']:.6f}"
+            writer.writerow([plain_text(row["file"]), row["class"] or "", sure, row["guess"], *label])

@@ -8,10 +8,10 @@ from us3l.costs import feature_count
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import Data, open_images
 from us3l.deploy.deployment_settings import SpaceName as SpaceName
-from us3l.deploy.evaluated import Head
-from us3l.deploy.evidence import MEMORY, calibrate_rest
+from us3l.deploy.heads import Head
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import IMAGES, fit_space, images_to_fit
+from us3l.evaluation.prepare import MEMORY, calibrate_left_out
 from us3l.run import Run
 from us3l.run.linear_maps import Linear, keep_space, read_space
 from us3l.slimmable import Slimmable
@@ -71,7 +71,7 @@ def fit_missing(
         known = shared_maps(run, net) if run.saved else known | as_heads(net, linear, images.name)
     found = {width: known[width] for width in wanted}
     beside = [head.beside for head in found.values() if head.beside is not None]
-    calibrate_rest(run, net, beside, data if isinstance(data, str) else None, progress)
+    calibrate_left_out(run, net, beside, data if isinstance(data, str) else None, progress)
     return found
 
 

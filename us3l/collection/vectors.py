@@ -1,23 +1,16 @@
-"""A file of embeddings: a row for each image, with its name and, where there is one, its label.
+"""A parquet file of embeddings: a row per image, with its name and, where there is one, its label.
 
-The ending of its name says which of three kinds it is; they hold the same:
-
-- parquet: the columns `file`, `embedding` (a list of float32) and `label`;
-- npz: arrays of these names, for NumPy;
-- csv: the columns `file`, `label`, and one for each dimension.
-
-While a file is made, its rows lie in a folder beside it, in parts that are written whole. So a job that was stopped
-goes on where it was, and its file has the same bytes as if it had not been stopped.
+The columns are `file`, `embedding` (a list of float32) and `label`. While a file is made, its rows lie in a folder
+beside it, in parts that are written whole. So a job that was stopped goes on where it was, and its file has the same
+bytes as if it had not been stopped.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +23,9 @@ from us3l.system.errors import UserError
 from us3l.system.files import check_regular, locked, parse_json, read_json, replacing, write_json
 
 FORMAT = 1
+SUFFIX = ".parquet"
 KEY = "us3l"  # of what the file says about itself, a JSON text
 ABOUT = "about.json"
-OLDEST = (1980, 1, 1, 0, 0, 0)  # the date of what is in a zip file, so that its bytes depend on the content alone
 
 
 @dataclass(frozen=True)
@@ -107,11 +100,17 @@ class Building:
 
     def finish(self) -> None:
         """Join the parts to the file, which takes the place of an earlier one, and remove them."""
+        import pyarrow.parquet as pq
+
         about = {"format": FORMAT, **self.about}
-        with self._writing(), replacing(self.path) as temporary:
-            WRITERS[kind_of(self.path)](temporary, self._parts, about)
-        if kind_of(self.path) == ".csv":
-            write_json(beside(self.path), about)
+        labelled = next(self._parts()).labels is not None
+        with (
+            self._writing(),
+            replacing(self.path) as temporary,
+            pq.ParquetWriter(temporary, _schema(labelled, about), use_dictionary=["label"]) as writer,
+        ):
+            for part in self._parts():  # a row group each
+                writer.write_table(_table(part, about))
         self.remove()
 
     def remove(self) -> None:
@@ -137,14 +136,15 @@ class Building:
 
 @contextmanager
 def building(path: Path, about: Mapping[str, Any], overwrite: bool = False) -> Iterator[Building]:
-    """Begin a file, or go on with one that was begun for the same model, width and images.
+    """Begin a file, or go on with one that was begun for the same model, width and images. A failure before its first
+    part leaves nothing behind.
 
     Args:
         path: Of the file.
         about: See `Building`.
         overwrite: Start again, also where a file of this name is there already.
     """
-    kind_of(path)
+    check_suffix(path)
     made = Building(path, about)
     with locked(made.folder):
         known = read_json(made.folder / ABOUT) if (made.folder / ABOUT).exists() else None
@@ -158,12 +158,17 @@ def building(path: Path, about: Mapping[str, Any], overwrite: bool = False) -> I
             for old in made.folder.glob("*.parquet"):
                 old.unlink()
             write_json(made.folder / ABOUT, about)
-        yield made
+        try:
+            yield made
+        except BaseException:
+            if not made.done:
+                made.remove()
+            raise
 
 
 def check_out(path: Path, about: Mapping[str, Any] | None = None, overwrite: bool = False) -> bool:
     """Whether a file is there already, of the same model, width and images; one of others is a `UserError`."""
-    kind_of(path)
+    check_suffix(path)
     if overwrite or not os.path.lexists(path):
         return False
     if about is not None and read_about(path) == {"format": FORMAT, **about}:
@@ -171,11 +176,13 @@ def check_out(path: Path, about: Mapping[str, Any] | None = None, overwrite: boo
     raise UserError(f"{path} already exists: choose another `out`, or replace it with `overwrite`")
 
 
-def kind_of(path: Path) -> str:
-    """The ending of a file's name, which says what kind it is."""
-    if path.suffix.lower() not in WRITERS:
-        raise UserError(f"{path}: a file of embeddings ends with {', '.join(WRITERS)}, to say of which kind it is")
-    return path.suffix.lower()
+def check_suffix(path: Path) -> None:
+    """Raise a `UserError` unless a file has the name of a file of embeddings."""
+    if path.suffix.lower() != SUFFIX:
+        raise UserError(
+            f"{path}: a file of embeddings ends with {SUFFIX}; for other kinds take the arrays of "
+            "`us3l.embed(...).embeddings`"
+        )
 
 
 def parts_folder(path: Path) -> Path:
@@ -183,12 +190,7 @@ def parts_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}.parts")
 
 
-def beside(path: Path) -> Path:
-    """Where a csv file's description is, for which there is no place in it."""
-    return path.with_name(f"{path.name}.json")
-
-
-# The kinds of files
+# What it holds
 
 
 def _schema(labelled: bool, notes: Mapping[str, Any]) -> Any:
@@ -211,106 +213,46 @@ def _table(part: Portion, notes: Mapping[str, Any]) -> Any:
     return pa.Table.from_arrays(columns, schema=_schema(part.labels is not None, notes))
 
 
-def _write_parquet(path: Path, parts: Callable[[], Iterator[Portion]], about: Mapping[str, Any]) -> None:
-    """A row group for each part."""
-    import pyarrow.parquet as pq
-
-    labelled = next(parts()).labels is not None
-    with pq.ParquetWriter(path, _schema(labelled, about), use_dictionary=["label"]) as writer:
-        for part in parts():
-            writer.write_table(_table(part, about))
-
-
-def _write_npz(path: Path, parts: Callable[[], Iterator[Portion]], about: Mapping[str, Any]) -> None:
-    """What `numpy.savez` writes, a part at a time."""
-    count = sum(len(part.files) for part in parts())
-    dimensions = max(part.values.shape[1] for part in parts())
-    columns: dict[str, Callable[[Portion], np.ndarray]] = {"file": lambda part: _texts(part.files)}
-    if next(parts()).labels is not None:
-        columns["label"] = lambda part: _texts([label or "" for label in part.labels or ()])
-    with zipfile.ZipFile(path, "w") as archive:
-
-        def add(name: str, kind: np.dtype[Any], shape: tuple[int, ...], arrays: Iterator[np.ndarray]) -> None:
-            with archive.open(zipfile.ZipInfo(f"{name}.npy", OLDEST), "w", force_zip64=True) as file:
-                header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_2_0(file, header)
-                for array in arrays:
-                    file.write(np.ascontiguousarray(array, kind).tobytes())
-
-        filled = (part.values for part in parts() if len(part.files))
-        add("embedding", np.dtype("<f4"), (count, dimensions), filled)
-        for name, column in columns.items():
-            widest = max((column(part).dtype for part in parts()), key=lambda kind: kind.itemsize)
-            add(name, widest, (count,), map(column, parts()))
-        described = np.array(json.dumps(about))
-        add(KEY, described.dtype, (), iter([described]))
-
-
-def _write_csv(path: Path, parts: Callable[[], Iterator[Portion]], about: Mapping[str, Any]) -> None:  # noqa: ARG001
-    """Nine digits are what a float32 has: reading gives the same bits."""
-    labelled = next(parts()).labels is not None
-    dimensions = max(part.values.shape[1] for part in parts())
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        head = ["file", "label"] if labelled else ["file"]
-        writer.writerow([*head, *(f"embedding_{number}" for number in range(dimensions))])
-        for part in parts():
-            labels = [[label or ""] for label in part.labels] if part.labels is not None else [[]] * len(part.files)
-            for name, label, values in zip(part.files, labels, part.values, strict=True):
-                writer.writerow([plain_text(name), *label, *(f"{value:.9g}" for value in values.tolist())])
-
-
-WRITERS: dict[str, Callable[[Path, Callable[[], Iterator[Portion]], Mapping[str, Any]], None]] = {
-    ".parquet": _write_parquet,
-    ".npz": _write_npz,
-    ".csv": _write_csv,
-}
-
-
 def plain_text(name: str) -> str:
     """A file's name as text: one that is not valid UTF-8 with marks for the bytes that are not."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-def _texts(names: Sequence[str]) -> np.ndarray:
-    return np.array([plain_text(name) for name in names], dtype=str)
 
 
 # Reading a file
 
 
 def read_embeddings(path: str | Path) -> Embeddings:
-    """What a file of embeddings holds, of any of the kinds.
+    """Return what a file of embeddings holds.
 
     Args:
         path: Of the file. One of other origin will do, if it has the columns `file` and `embedding`.
     """
     path = Path(path)
-    kind = kind_of(path)
+    check_suffix(path)
     if not path.exists() and parts_folder(path).is_dir():
         raise UserError(f"{path} is not finished: the same `us3l.embed` that began it goes on with it")
     if not path.exists():
         raise UserError(f"there is no file {path}: us3l embed writes it")
     with _readable(path):
-        found = {".parquet": _read_parquet, ".npz": _read_npz, ".csv": _read_csv}[kind](path)
-        if found.values.ndim != 2 or not found.values.size or len({len(found.files), len(found.values)}) > 1:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path)
+        labels = table["label"].to_pylist() if "label" in table.column_names else None
+        labels = None if labels is None else [None if label is None else str(label) for label in labels]
+        files, values = [str(name) for name in table["file"].to_pylist()], _values(table["embedding"])
+        if values.ndim != 2 or not values.size or len(files) != len(values):
             raise ValueError("it has no rows, or not one embedding of one length for each")
-        if not np.isfinite(found.values).all():
+        if not np.isfinite(values).all():
             raise ValueError("some numbers are not finite")
-    return found
+        return Embeddings(files, values, labels, _about(path, table.schema.metadata))
 
 
 def read_about(path: Path) -> dict[str, Any] | None:
     """What a file says about itself; None if it does not."""
     with _readable(path):
-        if kind_of(path) == ".parquet":
-            import pyarrow.parquet as pq
+        import pyarrow.parquet as pq
 
-            return _about(path, (pq.read_schema(path).metadata or {}).get(KEY.encode()))
-        if kind_of(path) == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return _about(path, str(arrays[KEY]) if KEY in arrays else None)
-        return read_json(beside(path)) if beside(path).exists() else None
+        return _about(path, pq.read_schema(path).metadata)
 
 
 @contextmanager
@@ -322,29 +264,19 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, MemoryError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"cannot read {path}: it is damaged, or not a file of embeddings ({reason:.200})") from None
 
 
-def _about(path: Path, text: str | bytes | None) -> dict[str, Any] | None:
-    if text is None:
+def _about(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, Any] | None:
+    if (text := (metadata or {}).get(KEY.encode())) is None:
         return None
     about = parse_json(text)
     if not isinstance(about, dict):
         raise ValueError("what it says about itself is not an object")
     check_version(path, about.get("format"), (FORMAT,), "embed again")
     return about
-
-
-def _read_parquet(path: Path) -> Embeddings:
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path)
-    labels = table["label"].to_pylist() if "label" in table.column_names else None
-    labels = None if labels is None else [None if label is None else str(label) for label in labels]
-    about = _about(path, (table.schema.metadata or {}).get(KEY.encode()))
-    return Embeddings([str(name) for name in table["file"].to_pylist()], _values(table["embedding"]), labels, about)
 
 
 def _values(column: Any) -> np.ndarray:
@@ -356,29 +288,6 @@ def _values(column: Any) -> np.ndarray:
         raise ValueError("the embeddings are not of one length")
     arrays = [chunk.flatten().to_numpy(zero_copy_only=False).reshape(len(chunk), -1) for chunk in chunks]
     return np.concatenate(arrays).astype(np.float32, copy=False) if arrays else np.zeros((0, 0), np.float32)
-
-
-def _read_npz(path: Path) -> Embeddings:
-    with np.load(path, allow_pickle=False) as arrays:
-        labels = [str(label) or None for label in arrays["label"]] if "label" in arrays else None
-        about = _about(path, str(arrays[KEY]) if KEY in arrays else None)
-        values = np.asarray(arrays["embedding"], np.float32)
-        return Embeddings([str(name) for name in arrays["file"]], values, labels, about)
-
-
-def _read_csv(path: Path) -> Embeddings:
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        head = next(rows, [])
-        first = 2 if head[1:2] == ["label"] else 1
-        files, labels, values = [], [], []
-        for row in rows:
-            if len(row) != len(head):
-                raise ValueError(f"line {rows.line_num} has {len(row)} columns, not {len(head)}")
-            files.append(row[0])
-            labels.append(row[1] or None)
-            values.append(np.array(row[first:], np.float32))
-    return Embeddings(files, np.array(values), labels if first == 2 else None, read_about(path))
 
 
 def _read_part(path: Path) -> Portion:

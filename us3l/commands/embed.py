@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 class Embed(EmbeddingSettings, ModelCommand):
     """Embed every image of a folder, of parquet files or of shards, at one width, into one file.
 
-    FILE ends with .parquet (the columns file, embedding and label), .npz (arrays of these names) or .csv. A command
-    that was stopped or killed goes on where it was when it is typed again, and its file is the same. Images that cannot
-    be read are left out, and named in FILE.damaged.txt.
+    FILE is a parquet file with the columns file, embedding and label. A command that was stopped or killed goes on
+    where it was when it is typed again, and its file is the same. Images that cannot be read are left out, and named
+    in FILE.damaged.txt.
 
     DATA is a folder, a parquet file, a shard, an image, or a known name; see us3l evaluate.
 
     examples:
       us3l embed runs/photos photos/ --out photos.parquet
-      us3l embed runs/photos photos/ --width 0.25 --out photos.npz
+      us3l embed runs/photos photos/ --width 0.25 --out narrow.parquet
       us3l embed runs/photos photos/ --latency-ms 5 --out photos.parquet
-      us3l embed runs/photos photos/ --width 0.25 --space shared --out queries.npz
-      us3l embed runs/photos/export photos/ --width 0.37 --backend onnx --out photos.csv
+      us3l embed runs/photos photos/ --width 0.25 --space shared --out queries.parquet
+      us3l embed runs/photos/export photos/ --width 0.37 --backend onnx --out photos.parquet
     """
 
     run: Model
@@ -44,7 +44,7 @@ class EmbedLine(Embed):
     __doc__ = Embed.__doc__
 
     out: AnyPath = field(kw_only=True)
-    """The file to write: .parquet, .npz or .csv."""
+    """The parquet file to write."""
 
 
 @command(Embed, line=EmbedLine)
@@ -69,7 +69,8 @@ def main(settings: EmbedLine, screen: CommandScreen) -> None:
     tell_damaged(screen, str(settings.data), embedded.damaged)
     if embedded.computed:
         rows = embedded.images - len(embedded.damaged)
+        damaged = f", {len(embedded.damaged):,} are damaged" if embedded.damaged else ""
         screen.say(
-            f"{embedded.width:g}x: {embedded.computed:,} images read in {embedded.seconds:.1f} s, "
-            f"{embedded.images_per_s:.3g} images/s; {rows:,} written: {embedded.path}"
+            f"{embedded.width:g}x: {rows:,} of {embedded.images:,} images embedded{damaged} "
+            f"({embedded.seconds:.1f} s, {embedded.images_per_s:.3g} images/s); written: {embedded.path}"
         )

@@ -59,16 +59,23 @@ def main(settings: PickLine, screen: CommandScreen) -> int:
 def show(settings: PickLine, screen: CommandScreen, picked: Picked) -> None:
     """Print the choice for people."""
     from us3l.commands.screen import program
+    from us3l.deploy.picking import INT8
     from us3l.reporting.deploy_tables import picked_table
 
     choice, accuracies, backend = picked.choice, picked.accuracies, picked.to_plain()["backend"]
     screen.say(picked.title, style="bold" if picked.fits else None)
     screen.console.print(picked_table(picked))
-    if not choice.by_accuracy:
+    kind, quantised, _ = (backend or "").partition(INT8)
+    if not choice.by_accuracy and quantised:
+        screen.say("the accuracy of files in INT8 was not measured: the widest is taken")
+    elif not choice.by_accuracy:
         screen.say(f"no width was evaluated or compared with the full network: {program()} profile {settings.run}")
-    if choice.unknown and accuracies and accuracies.metric != "agreement":
-        evaluate = f"{program()} evaluate {settings.run} --widths {choice.unknown:g}"
-        screen.say(f"{choice.unknown:g}x also fits but was not evaluated: {evaluate}")
+    other = choice.unknown
+    if other and (other.backend or "").endswith(INT8):
+        screen.say(f"{other.width:g}x on {other.backend} also fits, but the accuracy of files in INT8 was not measured")
+    elif other and accuracies and accuracies.metric != "agreement":
+        evaluate = f"{program()} evaluate {settings.run} --widths {other.width:g}"
+        screen.say(f"{other.width:g}x also fits but was not evaluated: {evaluate}")
     if choice.fits:
-        kind = f" --format {backend}" if backend in ("onnx", "openvino") else ""
+        kind = f" --format {kind}{' --int8' if quantised else ''}" if kind in ("onnx", "openvino") else ""
         screen.say(f"next: {program()} export {settings.run} --widths {picked.width:g}{kind}")

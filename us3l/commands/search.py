@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from us3l.commands.command import ModelCommand, command
 from us3l.deploy.deployment_settings import Budgets
-from us3l.searching.settings import SearchSettings
+from us3l.searching.search_settings import SearchSettings
 from us3l.setting_types import Data
 
 if TYPE_CHECKING:

@@ -13,6 +13,15 @@ from us3l.system.errors import UserError
 Backend = Literal["torch", "onnx", "openvino"]
 SpaceName = Literal["own", "shared"]
 
+BUDGETS: dict[str, str] = {
+    "latency_ms": "latency, ms",
+    "macs": "MACs",
+    "params": "parameters",
+    "size_mb": "size, MB",
+    "memory_mb": "activations, MB",
+}
+"""What may be limited, and how it is called."""
+
 if TYPE_CHECKING:
     Backends: TypeAlias = Sequence[Backend] | Backend
     Formats: TypeAlias = Sequence[Format] | Format

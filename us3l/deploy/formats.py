@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, simplefilter
 
 import torch
@@ -24,7 +24,12 @@ from us3l.system.optional import need
 from us3l.system.streams import one_line
 from us3l.tensors import batch_norms
 
+if TYPE_CHECKING:
+    from nncf import IgnoredScope
+    from onnx import ModelProto, NodeProto
+
 KEY = "us3l"  # of the metadata, a JSON text, in every format
+CALIBRATION_BATCH = 10
 EXECUTORCH_BATCH = 8  # it plans its memory ahead, for the largest batch
 
 
@@ -79,8 +84,6 @@ def write_onnx(network: nn.Module, size: int, path: Path, about: str) -> None:
 
 
 def write_onnx_int8(network: nn.Module, size: int, path: Path, about: str, images: Tensor, transformer: bool) -> None:
-    from us3l.deploy.quantise import quantise_onnx
-
     model = onnx_model(network, size)
     with quiet():
         save_onnx(quantise_onnx(model, images, transformer), path, about)
@@ -122,8 +125,6 @@ def write_openvino(network: nn.Module, size: int, path: Path, about: str) -> Non
 def write_openvino_int8(
     network: nn.Module, size: int, path: Path, about: str, images: Tensor, transformer: bool
 ) -> None:
-    from us3l.deploy.quantise import quantise_openvino
-
     model = openvino_model(network, size, path)
     with quiet():
         save_openvino(quantise_openvino(model, images, transformer), path, about)
@@ -173,6 +174,45 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def quantise_onnx(model: ModelProto, images: Tensor, transformer: bool) -> ModelProto:
+    """An ONNX model in INT8 (QDQ), its ranges found on preprocessed images."""
+    names = [node.name for node in model.graph.node if is_depthwise(node)]
+    return quantise(model, images, transformer, need("nncf").IgnoredScope(names=names))
+
+
+def quantise_openvino(model: Any, images: Tensor, transformer: bool) -> Any:
+    """An OpenVINO model in INT8, its ranges found on preprocessed images."""
+    left_in_float = need("nncf").IgnoredScope(types=["GroupConvolution"], validate=False)
+    return quantise(model, images, transformer, left_in_float)
+
+
+def quantise(model: Any, images: Tensor, transformer: bool, left_in_float: IgnoredScope) -> Any:
+    """Return the model in INT8, by NNCF after training; weights have a scale per channel.
+
+    The settings are the simplest of those that kept features close to the float network's (docs/lab/export.md): ranges
+    of activations from the least to the greatest value seen, and no correction of biases. Depthwise convolutions stay
+    in float: they hold few of the weights, but most of the error.
+    """
+    nncf = need("nncf")
+    ranges = need("nncf.quantization.range_estimator").RangeEstimatorParametersSet.MINMAX
+    nncf.set_log_level(logging.ERROR)
+    return nncf.quantize(
+        model,
+        nncf.Dataset([{"images": part.contiguous().numpy()} for part in images.split(CALIBRATION_BATCH)]),
+        preset=nncf.QuantizationPreset.MIXED,  # activations need not be symmetric
+        subset_size=len(images),
+        ignored_scope=left_in_float,
+        model_type=nncf.ModelType.TRANSFORMER if transformer else None,
+        advanced_parameters=nncf.AdvancedQuantizationParameters(
+            activations_range_estimator_params=ranges, disable_bias_correction=True
+        ),
+    )
+
+
+def is_depthwise(node: NodeProto) -> bool:
+    return node.op_type == "Conv" and any(given.name == "group" and given.i > 1 for given in node.attribute)
 
 
 KINDS: dict[Format, Kind] = {

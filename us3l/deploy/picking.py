@@ -1,22 +1,119 @@
-"""What `us3l pick` does: the best of a run's widths within budgets."""
+"""What `us3l pick` does: the best of a run's widths within budgets.
+
+All networks that keep every budget compete, and the most accurate wins. Measured latencies are noisy and need not rise
+with the width, which does not matter here: a larger budget only adds competitors, so the choice never gets worse, and
+the figures of what is chosen were themselves within the budget.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.deployment_settings import PickSettings
-from us3l.deploy.evaluated import Accuracies, best_searched, read_accuracies, searched
-from us3l.deploy.pick import Choice, pick
-from us3l.deploy.profile import all_costs, candidates, costs_of
-from us3l.deploy.profiling import by_agreement
+from us3l.deploy.accuracies import Accuracies, best_searched, by_agreement, read_accuracies, searched
+from us3l.deploy.deployment_settings import BUDGETS, PickSettings
+from us3l.deploy.profiling import all_costs, costs_of
 from us3l.run import Run
 from us3l.run.profiles import PROFILES, Profile, read_profile
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.width import Width
+
+INT8 = "-int8"
+"""How the names of backends end that run files in INT8. No accuracy is known of these: `us3l evaluate` measures the
+float network."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One network, and what it costs."""
+
+    width: Width
+    figures: Mapping[str, float]
+    accuracy: float | None = None
+    backend: str | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The network chosen; when none fits, the one that comes nearest."""
+
+    candidate: Candidate
+    fits: bool
+    by_accuracy: bool
+    """Whether accuracy decided, or else the width."""
+    margins: Mapping[str, float] = field(default_factory=dict)
+    """What is left of each budget, in its own unit."""
+    unknown: Candidate | None = None
+    """The widest network that also fits, but was not evaluated, where accuracy decided and it is wider."""
+
+
+def best_within(
+    candidates: Sequence[Candidate], budgets: Mapping[str, float], accuracy_at_least: float | None = None
+) -> Choice:
+    """The best of the candidates within all budgets.
+
+    The best is the most accurate, and of equally accurate ones the narrowest; it is the widest when none was evaluated.
+    Whether accuracy decides depends on the candidates only, not on the budgets.
+
+    >>> table = [Candidate(width, {"latency_ms": 10 * width}) for width in (0.25, 0.5, 1.0)]
+    >>> best_within(table, {"latency_ms": 7}).candidate.width, best_within(table, {"latency_ms": 1}).fits
+    (0.5, False)
+    """
+    if not budgets:
+        raise UserError(f"give at least one budget: {', '.join(BUDGETS)}")
+    for name, budget in budgets.items():
+        if not budget > 0:
+            raise UserError(f"a budget of {budget:g} for {BUDGETS[name]} must be above 0")
+    known = [candidate for candidate in candidates if candidate.figures.keys() >= budgets.keys()]
+    if not known:
+        raise UserError(f"no width has a figure for all of: {', '.join(BUDGETS[name] for name in budgets)}")
+    evaluated = [candidate for candidate in known if candidate.accuracy is not None]
+    if accuracy_at_least is not None and not evaluated:
+        raise UserError(
+            "no width has an accuracy (files in INT8 have none of their own): evaluate the run first, or leave out "
+            "`accuracy_at_least`"
+        )
+    fitting = [candidate for candidate in known if within(candidate, budgets)]
+    competing = [candidate for candidate in evaluated or known if reaches(candidate, accuracy_at_least)]
+    best = min((candidate for candidate in competing if candidate in fitting), key=rank, default=None)
+    chosen = best or min(
+        evaluated or known, key=lambda missed: (excess(missed, budgets, accuracy_at_least), rank(missed))
+    )
+    wider = [other for other in fitting if other.accuracy is None and other.width > chosen.width]
+    return Choice(
+        chosen,
+        fits=best is not None,
+        by_accuracy=bool(evaluated),
+        margins={name: budget - chosen.figures[name] for name, budget in budgets.items()},
+        unknown=max(wider, key=lambda other: other.width, default=None) if best and evaluated else None,
+    )
+
+
+def within(candidate: Candidate, budgets: Mapping[str, float]) -> bool:
+    return all(candidate.figures[name] <= budget for name, budget in budgets.items())
+
+
+def reaches(candidate: Candidate, accuracy_at_least: float | None) -> bool:
+    return accuracy_at_least is None or (candidate.accuracy is not None and candidate.accuracy >= accuracy_at_least)
+
+
+def excess(candidate: Candidate, budgets: Mapping[str, float], accuracy_at_least: float | None) -> float:
+    """By how much it misses the demand that it misses most, relative to that demand."""
+    missed = [candidate.figures[name] / budget - 1 for name, budget in budgets.items()]
+    if accuracy_at_least:
+        missed.append(1 - (candidate.accuracy or 0) / accuracy_at_least)
+    return max(missed)
+
+
+def rank(candidate: Candidate) -> tuple[Any, ...]:
+    """Smaller is better; the latency only tells two backends of one width apart."""
+    latency = candidate.figures.get("latency_ms", 0.0)
+    if candidate.accuracy is None:
+        return (-float(candidate.width), latency)
+    return (-candidate.accuracy, candidate.width, latency)
 
 
 @dataclass(frozen=True)
@@ -79,7 +176,7 @@ class Picked:
             "figures": dict(chosen.figures),
             "budgets": dict(self.budgets),
             "margins": dict(self.choice.margins),
-            "wider_but_not_evaluated": None if self.choice.unknown is None else self.choice.unknown.as_plain(),
+            "wider_but_not_evaluated": None if self.choice.unknown is None else self.choice.unknown.width.as_plain(),
         }
 
 
@@ -107,9 +204,43 @@ def pick_width(run: Run, settings: PickSettings) -> Picked:
     if settings.latency_ms is not None:
         check_profiled(profile, settings.backend, batch)
     table = candidates(profile, accuracies, settings.backend, batch, settings.percentile)
-    choice = pick(table, budgets, settings.accuracy_at_least)
+    choice = best_within(table, budgets, settings.accuracy_at_least)
     device = profile.name or None
     return Picked(choice, accuracies, budgets, batch, settings.percentile, settings.accuracy_at_least, device)
+
+
+def candidates(
+    profile: Profile,
+    accuracies: Accuracies | None,
+    backend: str | None = None,
+    batch: int | None = None,
+    percentile: str = "p95",
+) -> list[Candidate]:
+    """What `pick` chooses from: each width, on each backend that it was timed on."""
+    percent = accuracies.percent if accuracies else {}
+    found = []
+    for row in profile.costs:
+        figures = {
+            "macs": row.macs,
+            "params": row.params,
+            "size_mb": row.bytes / 1e6,
+            "memory_mb": row.memory * (batch or 1) / 1e6,
+        }
+        timed = [
+            latency
+            for latency in profile.latencies
+            if latency.width == row.width and latency.batch == batch and backend in (None, latency.backend)
+        ]
+        found += [
+            Candidate(
+                row.width,
+                figures | {"latency_ms": getattr(latency, f"{percentile}_ms")},
+                None if latency.backend.endswith(INT8) else percent.get(row.width),
+                latency.backend,
+            )
+            for latency in timed
+        ] or [Candidate(row.width, figures, percent.get(row.width))]
+    return found
 
 
 def with_subnets(profile: Profile, net: Slimmable, widths: Iterable[Width]) -> Profile:

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
-from us3l.deploy.agreement import agreement
+from us3l.deploy.accuracies import Accuracies, best_searched, by_agreement, read_accuracies
 from us3l.deploy.deployment_settings import Backend, ProfileSettings
-from us3l.deploy.device_table import read_device_profile
-from us3l.deploy.evaluated import Accuracies, best_searched, read_accuracies
-from us3l.deploy.evidence import calibrate_rest
-from us3l.deploy.profile import all_costs, latencies
-from us3l.evaluation.prepare import NINE_WIDTHS
-from us3l.evaluation.unlabelled import COMPARED, FEWEST, NEIGHBOURS
+from us3l.deploy.latency import latencies, read_device_profile
+from us3l.deploy.peak_memory import peak_memory
+from us3l.evaluation.prepare import NINE_WIDTHS, calibrate_left_out
+from us3l.evaluation.unlabelled import COMPARED, FEWEST, NEIGHBOURS, shared_neighbours
 from us3l.run import Run
 from us3l.run.identity import slug
-from us3l.run.profiles import PROFILES, Agreement, Latency, Profile, write_profile
+from us3l.run.profiles import PROFILES, Agreement, Costs, Latency, Profile, write_profile
 from us3l.runtime.backends import library, machine, set_threads
 from us3l.setting_types import several
 from us3l.slimmable import Slimmable
 from us3l.system.devices import processor_name
 from us3l.system.errors import UserError
-from us3l.system.progress import SILENT, Progress
-from us3l.width import AnyWidth, Width
+from us3l.system.progress import SILENT, Advance, Progress
+from us3l.width import FULL, AnyWidth, Width
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def profile_run(run: Run, settings: ProfileSettings | None = None, progress: Pro
         elif settings.widths:
             chosen = several(settings.widths)
         widths = sorted({net.canonical(width) for width in chosen})[::-1]
-        calibrate_rest(run, net, widths, None, progress)
+        calibrate_left_out(run, net, widths, None, progress)
         found = measure(net, widths, backends, several(settings.batch_size), threads, settings.repeats, side, progress)
         where = machine(backends, threads)
     others = {latency.width for latency in found} - {*net.widths}
@@ -132,11 +132,49 @@ def compare(
     return Agreement(images.name, len(images), NEIGHBOURS, percent)
 
 
+@torch.no_grad()
+def agreement(
+    net: Slimmable, widths: Sequence[Width], images: Tensor, progress: Callable[[int], None] | None = None
+) -> dict[Width, float]:
+    """The share of nearest neighbours that widths have in common with the full network: see `shared_neighbours`.
+
+    Args:
+        net: a calibrated network.
+        widths: those to compare.
+        images: preprocessed, N x 3 x S x S.
+        progress: called for each width that was compared.
+
+    Returns:
+        The percentage of shared neighbours by width; 100 for the full network.
+    """
+
+    def features(width: Width) -> Tensor:
+        return torch.cat([net.at(width)(part) for part in images.split(50)])
+
+    full = features(FULL)
+    found = {}
+    for width in widths:
+        found[width] = shared_neighbours(features(width), full)
+        if progress:
+            progress(1)
+    return found
+
+
+def all_costs(net: Slimmable, size: int, progress: Advance | None = None, also: Iterable[Width] = ()) -> list[Costs]:
+    """The costs of every distinct width and of some sub-networks, widest first. Nothing is computed."""
+    found = []
+    for width in sorted({*net.widths, *also}, reverse=True):
+        found.append(costs_of(net, width, size))
+        if progress:
+            progress(1)
+    return found
+
+
+def costs_of(net: Slimmable, width: Width, size: int) -> Costs:
+    """What does not depend on a device. Nothing is computed."""
+    price = cost(net, width, size=size)
+    return Costs(width, price.params, price.macs, price.bytes, peak_memory(net.skeleton(width), (3, size, size)))
+
+
 def timed_widths(profile: Profile) -> set[Width]:
     return {latency.width for latency in profile.latencies}
-
-
-def by_agreement(profile: Profile) -> Accuracies | None:
-    """What to rank widths by where nothing was evaluated."""
-    found = profile.agreement
-    return Accuracies(found.data, "agreement", found.percent) if found else None

@@ -13,10 +13,15 @@ from torch.nn import functional as F
 
 from us3l.data.images import ImageSet
 from us3l.data.preprocessing import Preprocessing
+from us3l.data.sources import find, load
+from us3l.data.streamed import ImageFiles
+from us3l.evaluation.held_out import held_out
 from us3l.evaluation.knn import knn_accuracy
 from us3l.evaluation.scoring import percent_correct
+from us3l.run import Run
 from us3l.runtime.backends import Forward
 from us3l.system.errors import UserError
+from us3l.system.progress import Progress
 
 BATCHES = (1, 7)
 TOLERANCE = 1e-4
@@ -49,7 +54,7 @@ class Evidence:
     @classmethod
     def of(cls, train: ImageSet, test: ImageSet, preprocessing: Preprocessing) -> Evidence:
         seen, unseen = (torch.cat([batch.views[0] for batch in part.batches(preprocessing)]) for part in (train, test))
-        return cls(train.name, seen, unseen, train.labels, test.labels, train.classes)
+        return cls(test.name, seen, unseen, train.labels, test.labels, test.classes)
 
     @classmethod
     def noise(cls, size: int) -> Evidence:
@@ -151,3 +156,54 @@ def outputs(run: Forward, images: Tensor) -> np.ndarray:
 @torch.no_grad()
 def outputs_of(network: nn.Module, images: Tensor) -> np.ndarray:
     return torch.cat([network(part) for part in images.split(50)]).numpy()
+
+
+def find_evidence(
+    run: Run, preprocessing: Preprocessing, int8: bool, data: str | None, evaluation: str | None, progress: Progress
+) -> Evidence:
+    """Return the images named, else those of the training, else noise, with a message; INT8 needs real ones.
+
+    Args:
+        run: Whose networks are exported.
+        preprocessing: How images become their input.
+        int8: Whether the files are in INT8.
+        data: The images that were asked for.
+        evaluation: The one that the classifiers in the files come from. In INT8 they are tested on images that they
+            have not learned from, by default on those that it tested them on.
+        progress: Told if files are proved on less than one would expect.
+    """
+    name = data or run.data or (evaluated_data(run, evaluation) if evaluation else None)
+    if name is not None:
+        try:
+            tested = unseen_images(run, evaluation, data, progress) if int8 and evaluation else find(name, "test")
+            test = load(tested, "every", preprocessing.resize, TEST if int8 else max(BATCHES), progress)
+            train = load(name, "train", preprocessing.resize, CALIBRATION, progress) if int8 else test
+            return Evidence.of(train, test, preprocessing)
+        except UserError:
+            if data or int8:
+                raise
+    why = f"{name} is not here" if name else "the model does not say what it was trained on"
+    progress.say(f"proving on noise, for {why}: name images by `data`", style="yellow")
+    return Evidence.noise(preprocessing.size)
+
+
+def evaluated_data(run: Run, evaluation: str) -> str:
+    """Return what the images of an evaluation can be opened by."""
+    record = run.evaluations[evaluation]
+    return (record.identity.source if record.identity else record.data) or evaluation
+
+
+def unseen_images(run: Run, evaluation: str, data: str | None, progress: Progress) -> ImageFiles:
+    """Return images that the classifiers of an evaluation have not learned from, of some data or of its own."""
+    name = data or evaluated_data(run, evaluation)
+    files = find(name, "test" if data else run.evaluations[evaluation].split)
+    unseen = held_out(run, evaluation, files, name)
+    if unseen is None:
+        progress.say(
+            f"it is not known which images the classifier of {evaluation} has learned from: its proof may be on some",
+            style="yellow",
+        )
+        return files
+    if not unseen.any():
+        raise UserError(f"{files.name}: the classifier has learned from all test images; name others by `data`")
+    return files.subset(torch.from_numpy(np.flatnonzero(unseen)))

@@ -98,8 +98,9 @@ def judge(learned: Features, tested: Features, classes: int) -> tuple[dict[str, 
 
 def best_probe(values: Tensor, labels: Tensor, classes: int) -> Probe:
     """Return the linear probe with the penalty that suits held-out training images best."""
-    l2, temperature = choose_penalty(values, labels, classes)
-    return replace(linear_probe(values, labels, classes, l2=l2), temperature=temperature)
+    l2, temperature, threshold = choose_penalty(values, labels, classes)
+    probe = linear_probe(values, labels, classes, l2=l2)
+    return replace(probe, temperature=temperature, threshold=threshold)
 
 
 def few_labels(width: Width, share: float, learned: Features, tested: Features, classes: int, seeds: int) -> FewLabels:

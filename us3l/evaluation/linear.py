@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from us3l.evaluation.features import check_features, check_labelled
-from us3l.evaluation.scoring import fit_temperature, percent_correct
+from us3l.evaluation.scoring import fit_temperature, fit_threshold, percent_correct
 from us3l.system.errors import UserError
 
 GRADIENT_TOLERANCE = 1e-5
@@ -28,6 +28,8 @@ class Probe:
     gradient: float | None = None  # largest entry at the solution
     temperature: float | None = None
     """What to divide the scores by, so that their softmax is a probability; None where it is not known."""
+    threshold: float | None = None
+    """The probability from which on it is sure enough to answer; None where it is not known."""
 
     def scores(self, features: Tensor) -> Tensor:
         """Logits of the classes.
@@ -85,14 +87,17 @@ def choose_l2(train_features: Tensor, train_labels: Tensor, num_classes: int | N
 
 def choose_penalty(
     train_features: Tensor, train_labels: Tensor, num_classes: int | None = None, seed: int = 0
-) -> tuple[float, float | None]:
-    """What `choose_l2` gives, and the temperature of its best probe on the images held out; None if there are none."""
+) -> tuple[float, float | None, float | None]:
+    """Return what `choose_l2` gives, with the temperature and the threshold of its best probe.
+
+    Both are fitted on the images held out (see `us3l.evaluation.scoring`), and None if there are none.
+    """
     num_classes = check_labelled(train_features, train_labels, num_classes)
     held_out = _fifth_of_each_class(train_labels, seed)
     if not held_out.any():
-        return DEFAULT_L2, None
+        return DEFAULT_L2, None, None
     problem = _Problem.of(train_features[~held_out], train_labels[~held_out], num_classes)
-    best, best_correct, temperature, start = DEFAULT_L2, -1.0, 1.0, None
+    best, best_correct, temperature, threshold, start = DEFAULT_L2, -1.0, 1.0, 1.0, None
     for l2 in L2:  # from strong to weak: each solution is a good start for the next
         weight, bias, *_ = found = problem.minimise(l2, start, CHOOSING_TOLERANCE)
         start = (weight, bias)
@@ -101,7 +106,9 @@ def choose_penalty(
         if correct > best_correct:
             best, best_correct = l2, correct
             temperature = fit_temperature(scores, train_labels[held_out])
-    return best, temperature
+            sure, guess = (scores / temperature).softmax(1).max(1)
+            threshold = fit_threshold(sure, guess == train_labels[held_out])
+    return best, temperature, threshold
 
 
 def linear_accuracy(

@@ -84,7 +84,8 @@ def evaluate_run(
     if probes := evaluation.probes:
         linear = {width: (probe.weight, probe.bias) for width, probe in probes.items()}
         temperatures = {width: probe.temperature for width, probe in probes.items() if probe.temperature}
-        keep_probes(run, record, linear, overwrite, temperatures)
+        thresholds = {width: probe.threshold for width, probe in probes.items() if probe.threshold}
+        keep_probes(run, record, linear, overwrite, temperatures, thresholds)
     for width, network in evaluation.networks.items():
         write_finetuned(run, record, width, network.state_dict())
     return EVALUATIONS.write(run, record)

@@ -13,17 +13,21 @@ from us3l.calibration import calibrate
 from us3l.costs import cost
 from us3l.data.images import Images
 from us3l.data.preprocessing import Preprocessing
+from us3l.data.sources import open_images
 from us3l.evaluation.linear import Probe
+from us3l.run import Run
 from us3l.run.evaluations import FewLabels, WidthResult
 from us3l.setting_types import SomeWidths, several
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
+from us3l.system.progress import Progress
 from us3l.width import FULL, Width
 
 NINE_WIDTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 """The paper's."""
 CALIBRATION = 2048
 """Images on which a width is calibrated that is not yet."""
+MEMORY = 2**32  # bytes of decoded images; more are read as they are needed
 FEWEST = 50
 """Images on which quality without labels is measured."""
 
@@ -106,6 +110,35 @@ def calibrate_missing(net: Slimmable, train: Images, widths: Iterable[Width], pr
         chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:CALIBRATION].sort().values
         batches = train.subset(chosen).batches(preprocessing)
         calibrate(net, (batch.views[0] for batch in batches), missing)
+
+
+def calibrate_left_out(run: Run, net: Slimmable, widths: Iterable[Width], data: str | None, progress: Progress) -> None:
+    """Collect the batch-norm statistics that a run left out, in memory; the model's file stays as it is.
+
+    Args:
+        run: whose network it is.
+        net: the network.
+        widths: those that are wanted.
+        data: images to collect them on (default: those of the training).
+        progress: told which widths were without statistics.
+
+    Raises:
+        UserError: Some width has none, and there are no images.
+    """
+    missing = [width for width in widths if not net.calibrated(width)]
+    if not missing:
+        return
+    name = data or run.data
+    if name is None:
+        raise UserError(f"width {missing[0]:g} is not calibrated: us3l.calibrate(net, images) and save the model again")
+    preprocessing = Preprocessing.of(net)
+    try:
+        images = open_images(name, "train", preprocessing.resize, memory=MEMORY, progress=progress)
+    except UserError as error:
+        raise UserError(f"width {missing[0]:g} is not calibrated, and there are no images to do it: {error}") from None
+    named = ", ".join(f"{width:g}x" for width in missing)
+    progress.say(f"collecting batch-norm statistics of widths that the run left out, on {images.name}: {named}")
+    calibrate_missing(net, images, missing, preprocessing)
 
 
 def check_labels(train: Images, test: Images) -> None:

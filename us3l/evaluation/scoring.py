@@ -15,6 +15,8 @@ from us3l.run.evaluations import Score
 from us3l.system.errors import UserError
 
 LOWEST, HIGHEST = 0.05, 20.0
+RIGHT = 0.95
+"""The share of its answers that a classifier should be right about, unless it is told what to be sure of."""
 COVERAGES = (1.0, 0.9, 0.8, 0.5)
 BINS = 15
 
@@ -108,10 +110,30 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     return float(torch.e ** ((low + high) / 2))
 
 
+def fit_threshold(sure: Tensor, right: Tensor, share: float = RIGHT) -> float:
+    """Return the lowest probability from which on that share of the answers is right; 1 if there is none.
+
+    Args:
+        sure: N, the probability of the most probable class, of images that the classifier has not learned from.
+        right: N, whether it is the right one.
+        share: Of the answers.
+
+    >>> round(fit_threshold(torch.tensor([0.9, 0.8, 0.7]), torch.tensor([True, True, False])), 2)
+    0.8
+    """
+    order = sure.argsort(descending=True, stable=True)
+    sure, right = sure[order], right[order].double()
+    good = right.cumsum(0) >= share * torch.arange(1, len(right) + 1, device=right.device)
+    good[:-1] &= sure[:-1] > sure[1:]  # images of one probability are answered together
+    return float(sure[good][-1]) if good.any() else 1.0
+
+
 @dataclass(frozen=True)
 class Confidence:
     """What the probabilities of a classifier are worth, on labelled images."""
 
+    images: int
+    """How many there were."""
     accuracy: dict[float, float]
     """In percent, of the share of the images that it is surest of; by that share."""
     threshold: dict[float, float]
@@ -120,16 +142,15 @@ class Confidence:
     """The mean difference of its probability and its accuracy, in points, over bins of the probability."""
 
 
-def confidence(probabilities: Tensor, labels: Tensor, coverages: Sequence[float] = COVERAGES) -> Confidence:
-    """Accuracy against coverage.
+def confidence(sure: Tensor, right: Tensor, coverages: Sequence[float] = COVERAGES) -> Confidence:
+    """Return accuracy against coverage.
 
     Args:
-        probabilities: N x C.
-        labels: N.
+        sure: N, the probability of the most probable class.
+        right: N, whether it is the right one.
         coverages: Shares of the images to answer for, above 0 and at most 1.
     """
-    sure, said = probabilities.max(1)
-    right = (said == labels).double()
+    right = right.double()
     order = sure.argsort(descending=True, stable=True)
     accuracy, threshold = {}, {}
     for coverage in coverages:
@@ -137,5 +158,5 @@ def confidence(probabilities: Tensor, labels: Tensor, coverages: Sequence[float]
         accuracy[coverage] = 100 * right[answered].mean().item()
         threshold[coverage] = sure[answered[-1]].item()
     bins = (sure.double() * BINS).long().clamp(max=BINS - 1)
-    gaps = [(sure.double()[bins == one].sum() - right[bins == one].sum()).abs() for one in bins.unique()]
-    return Confidence(accuracy, threshold, 100 * (torch.stack(gaps).sum() / len(labels)).item())
+    gaps = [(sure.double()[bins == number].sum() - right[bins == number].sum()).abs() for number in bins.unique()]
+    return Confidence(len(right), accuracy, threshold, 100 * (torch.stack(gaps).sum() / len(right)).item())

@@ -10,8 +10,8 @@ from rich import box
 from rich.table import Table
 
 from us3l.costs import pareto
-from us3l.deploy.evaluated import Accuracies
-from us3l.deploy.pick import BUDGETS
+from us3l.deploy.accuracies import Accuracies
+from us3l.deploy.deployment_settings import BUDGETS
 from us3l.reporting.tables import human
 from us3l.run.profiles import Latency, Profile
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from us3l.costs import pareto
-from us3l.deploy.profile import all_costs
+from us3l.deploy.profiling import all_costs
 from us3l.objective.methods import METHODS
 from us3l.reporting.advice import advise, longer_run
 from us3l.reporting.curves import Facts, chart, gauge_curves, loss_curves

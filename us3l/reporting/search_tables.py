@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from us3l.deploy.pick import BUDGETS
+from us3l.deploy.deployment_settings import BUDGETS
 from us3l.reporting.tables import round_count, show
 from us3l.run.searches import ScoredNetwork, SearchRecord
 from us3l.width import Width

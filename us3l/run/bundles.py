@@ -51,11 +51,14 @@ class Entry:
     features: Positive
     """Length of the output for one image: of the features, or with a head the number of classes."""
     accuracy: dict[str, str | Percent | None] | None = None
-    """What `us3l evaluate` measured at this width: {"data": name, "linear": percent, "knn": percent}."""
+    """What `us3l evaluate` measured at this width: {"data": name, "linear": percent, "knn": percent}; None in INT8,
+    as it was the float network that was measured."""
     classes: list[str] | None = None
     """With a head: the name of each output."""
     head: FileName | None = None
     """Of a classifier: what tells it from others, such as "probe-cifar10". None of an encoder, which gives features."""
+    threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """Of a classifier: the probability from which on it is sure; None if it is not known."""
     weights: Digest | None = None
     """The sha256 of the model's weights; None if it was not known."""
     reference: str | None = None

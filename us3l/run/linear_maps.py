@@ -55,6 +55,8 @@ class Probes:
     """Of the network whose features they map."""
     temperatures: Mapping[Width, float] = field(default_factory=dict)
     """What to divide their outputs by for probabilities, by width, as far as it is known."""
+    thresholds: Mapping[Width, float] = field(default_factory=dict)
+    """The probability from which on they are sure enough to answer, by width, as far as it is known."""
 
 
 def probes_file(run: Run, name: str) -> Path:
@@ -72,8 +74,9 @@ def write_probes(path: Path, probes: Probes) -> None:
     tensors: dict[str, Tensor] = {}
     for width, (weight, bias) in probes.linear.items():
         tensors |= {f"{width:g}/weight": weight.float(), f"{width:g}/bias": bias.float()}
-        if width in probes.temperatures:
-            tensors[f"{width:g}/temperature"] = torch.tensor(probes.temperatures[width], dtype=torch.float32)
+        for name, values in (("temperature", probes.temperatures), ("threshold", probes.thresholds)):
+            if width in values:
+                tensors[f"{width:g}/{name}"] = torch.tensor(values[width], dtype=torch.float32)
     write_described(path, tensors, VERSION, ProbesHeader(probes.classes, probes.data, probes.weights))
 
 
@@ -83,6 +86,7 @@ def keep_probes(
     linear: Mapping[Width, Linear],
     overwrite: bool = False,
     temperatures: Mapping[Width, float] = MappingProxyType({}),
+    thresholds: Mapping[Width, float] = MappingProxyType({}),
 ) -> None:
     """Write the classifiers of an evaluation, with those of its widths that are there already.
 
@@ -92,18 +96,23 @@ def keep_probes(
         linear: The classifiers that it learned, by width.
         overwrite: Leave out what is there.
         temperatures: What to divide their outputs by for probabilities.
+        thresholds: The probabilities from which on they are sure enough to answer.
     """
     path = probes_file(run, record.name)
-    kept, kept_temperatures = dict[Width, Linear](), dict[Width, float]()
+    kept, old_temperatures, old_thresholds = dict[Width, Linear](), dict[Width, float](), dict[Width, float]()
     if path.exists() and not overwrite:
         old = load_probes(path)
         same = old.weights is None or (record.weights and not old.weights.differences(record.weights))
         if same and old.classes == record.classes:
             kept = {row.width: old.linear[row.width] for row in record.widths if row.width in old.linear}
             again = {width for width in kept if width not in linear}
-            kept_temperatures = {width: value for width, value in old.temperatures.items() if width in again}
-    linear, temperatures = kept | dict(linear), kept_temperatures | dict(temperatures)
-    write_probes(path, Probes(linear, record.classes, record.name, record.weights, temperatures))
+            old_temperatures, old_thresholds = (
+                {width: value for width, value in values.items() if width in again}
+                for values in (old.temperatures, old.thresholds)
+            )
+    linear, temperatures = kept | dict(linear), old_temperatures | dict(temperatures)
+    thresholds = old_thresholds | dict(thresholds)
+    write_probes(path, Probes(linear, record.classes, record.name, record.weights, temperatures, thresholds))
 
 
 def read_probes(run: Run, name: str) -> Probes:
@@ -127,10 +136,15 @@ def _probes(header: ProbesHeader, tensors: Mapping[str, Tensor]) -> Probes:
         _check_shapes(weight, bias, header.classes)
         if {weight.dtype, bias.dtype} != {torch.float32}:
             raise ValueError(f"weights are {weight.dtype} and {bias.dtype}")
-    temperatures = by_width({name: float(tensors[key]) for name in names if (key := f"{name}/temperature") in tensors})
+    temperatures, thresholds = (
+        by_width({name: float(tensors[key]) for name in names if (key := f"{name}/{kind}") in tensors})
+        for kind in ("temperature", "threshold")
+    )
     if not all(0 < value < float("inf") for value in temperatures.values()):
         raise ValueError("a temperature is not above 0")
-    return Probes(linear, **vars(header), temperatures=temperatures)
+    if not all(0 <= value <= 1 for value in thresholds.values()):
+        raise ValueError("a threshold is not a probability")
+    return Probes(linear, **vars(header), temperatures=temperatures, thresholds=thresholds)
 
 
 def _check_shapes(weight: Tensor, bias: Tensor, classes: list[str] | None) -> None:

@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from us3l.deploy.timing import percentile
+from us3l.deploy.latency import percentile
 from us3l.system.errors import UserError
 from us3l.system.files import write_json
 from us3l.width import Width

@@ -40,11 +40,11 @@ def run_torch(network: nn.Module) -> Forward:
     return run
 
 
-def run_onnx(path: Path, threads: int, spinning: bool = False) -> Forward:
-    """Run a file with ONNX Runtime.
+def run_onnx(model: Path | bytes, threads: int, spinning: bool = False) -> Forward:
+    """Run a network with ONNX Runtime.
 
     Args:
-        path: Of the file.
+        model: An ONNX file, or what it holds.
         threads: That compute one call.
         spinning: They spin for a millisecond when they have nothing to do, which is quicker if there is no other call
             at that time: to wake a thread takes longer than to let it spin until the next call.
@@ -54,36 +54,48 @@ def run_onnx(path: Path, threads: int, spinning: bool = False) -> Forward:
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     if spinning:
         options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")  # and then sleep
-        own = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        if threads == len(own) > 1:  # as ONNX Runtime does if it chooses their number: else two may share a processor
-            places = ";".join(str(processor + 1) for processor in own[1:])
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        if threads == len(cores) > 1:  # as ONNX Runtime does if it chooses their number: else two may share a processor
+            places = ";".join(str(processor + 1) for processor in cores[1:])
             options.add_session_config_entry("session.intra_op_thread_affinities", places)
     else:  # workers that spin while they wait would steal time from the other widths' sessions
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     (source,) = session.get_inputs()
     return lambda images: session.run(None, {source.name: images})[0]
 
 
-def run_openvino(path: Path, threads: int) -> Forward:
+def run_openvino(model: Path | bytes, threads: int) -> Forward:
+    """Run a network with OpenVINO; see `run_onnx`. Files may be its own, too."""
     settings = {
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",  # else processors with bfloat16 would round to it
     }
-    compiled = library("openvino").Core().compile_model(path, "CPU", settings)
-    own = threading.local()  # a request object holds buffers: each thread needs its own
+    core = library("openvino").Core()
+    compiled = core.compile_model(core.read_model(model) if isinstance(model, bytes) else model, "CPU", settings)
+    of_thread = threading.local()  # a request object holds buffers: each thread needs one
 
     def run(images: np.ndarray) -> np.ndarray:
-        if not hasattr(own, "request"):
-            own.request = compiled.create_infer_request()
-        return own.request.infer([images])[0]
+        if not hasattr(of_thread, "request"):
+            of_thread.request = compiled.create_infer_request()
+        return of_thread.request.infer([images])[0]
 
     return run
 
 
-OPENERS: dict[str, Callable[[Path, int], Forward]] = {"onnx": run_onnx, "openvino": run_openvino}
+def check_finite(outputs: np.ndarray) -> np.ndarray:
+    """Return outputs of a network; raise a `UserError` if some are not finite, as those of damaged weights are."""
+    if not np.isfinite(outputs).all():
+        raise UserError(
+            "the network's outputs are not finite numbers: its weights or statistics are damaged, or its training "
+            "failed; train it again, or calibrate it again"
+        )
+    return outputs
+
+
+OPENERS: dict[str, Callable[[Path | bytes, int], Forward]] = {"onnx": run_onnx, "openvino": run_openvino}
 
 
 def set_threads(threads: int | None) -> int:

@@ -10,7 +10,7 @@ from torch import nn
 
 from us3l.collection.shared_space import SpaceName, shared_maps
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.evaluated import Head, find_heads
+from us3l.deploy.heads import Head, find_heads
 from us3l.run import Run
 from us3l.run.bundles import SHARED, Bundle, Entry
 from us3l.run.identity import slug
@@ -37,6 +37,9 @@ class Networks(Protocol):
 
     def run(self, width: Width, task: Task) -> Forward: ...
 
+    def threshold(self, width: Width) -> float | None:
+        """Return the probability from which on the classifier of a width is sure; None if it is not known."""
+
     def why_not(self, task: Task) -> str:
         """What to do about a task that it has no network for."""
 
@@ -44,7 +47,7 @@ class Networks(Protocol):
         """Forget the locks of the process that this one was forked from."""
 
 
-class Shared:
+class SlimmableNetworks:
     """Every width of a slimmable network, in PyTorch, on its one copy of weights; with a run's classifiers."""
 
     def __init__(self, model: Slimmable | Path, head: str | None, space: SpaceName = "own") -> None:
@@ -90,6 +93,14 @@ class Shared:
             raise UserError(f"{self.name} has no classifier for width {width}: it has for {_numbers(self.heads)}")
         return run_torch(head.on(self.network(width)))
 
+    def threshold(self, width: Width) -> float | None:
+        return self.heads[self.net.canonical(width)].probe.threshold
+
+    @property
+    def evaluation(self) -> str | None:
+        """The evaluation that its classifiers come from."""
+        return next((head.data for head in self.heads.values()), None)
+
     def map(self, width: Width) -> Head:
         """From the features of a width to the space that all widths share."""
         canonical = self.net.canonical(width)
@@ -116,7 +127,7 @@ class Shared:
         self._lock = threading.Lock()
 
 
-class Files:
+class BundleNetworks:
     """The widths of a bundle, each from its file, which is opened when first needed."""
 
     def __init__(
@@ -173,6 +184,9 @@ class Files:
             if (width, task) not in self._runs:
                 self._runs[width, task] = OPENERS[self.backend](self.bundle.path(entries[width]), self.threads)
             return self._runs[width, task]
+
+    def threshold(self, width: Width) -> float | None:
+        return self.entries["classes"][width].threshold
 
     def why_not(self, task: Task) -> str:
         if task == "features":

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from us3l.collection.shared_space import SpaceName, space_of
-from us3l.deploy.pick import Candidate, pick
-from us3l.deploy.timing import percentile, take_turns
+from us3l.deploy.latency import percentile, take_turns
+from us3l.deploy.picking import Candidate, best_within
 from us3l.hub import local_folder
 from us3l.run.bundles import MANIFEST, read_bundle
 from us3l.runtime.adaptive import Adaptive, Controller
-from us3l.runtime.backends import OPENERS, Backend, set_threads
+from us3l.runtime.backends import OPENERS, Backend, check_finite, set_threads
 from us3l.runtime.inputs import AnyImages, OnError, batches, listed
-from us3l.runtime.networks import Files, Networks, Shared, Task
+from us3l.runtime.networks import BundleNetworks, Networks, SlimmableNetworks, Task
 from us3l.slimmable import Slimmable
 from us3l.system.errors import UserError
 from us3l.system.spacing import evenly_spaced
@@ -95,9 +95,9 @@ class Runtime:
             raise UserError(f"{model} is a bundle, whose files onnx and openvino run: for PyTorch give the run itself")
         if folder:
             chosen = None if backend == "auto" else backend
-            self.networks = Files(read_bundle(folder), chosen, self.threads, int8, head, space)
+            self.networks = BundleNetworks(read_bundle(folder), chosen, self.threads, int8, head, space)
         elif backend in ("torch", "auto"):
-            self.networks = Shared(model, head, space)
+            self.networks = SlimmableNetworks(model, head, space)
         else:
             raise UserError(f"{backend} runs exported files: export some in the format {backend}, then Runtime(RUN)")
         self._latencies: dict[tuple[Task, int], dict[Width, float]] = {}
@@ -192,7 +192,7 @@ class Runtime:
             width = self.width_within(latency_ms * together / len(some), together, task)
         run = self.networks.run(self.networks.widths(task)[-1] if width is None else Width(width), task)
         parts: list[tuple[np.ndarray, np.ndarray]] = [
-            (run(batch.pixels) if len(batch.pixels) else np.zeros((0, 0), np.float32), batch.readable)
+            (check_finite(run(batch.pixels)) if len(batch.pixels) else np.zeros((0, 0), np.float32), batch.readable)
             for batch in batches(some, self.networks.preprocessing, size, on_error)
         ]
         found = np.full((len(some), max(outputs.shape[1] for outputs, _ in parts)), np.nan, np.float32)
@@ -228,7 +228,7 @@ class Runtime:
             Its width. If even the fastest takes longer, that is a `UserError`.
         """
         table = [Candidate(width, {"latency_ms": ms}) for width, ms in self.latencies(batch, task).items()]
-        choice = pick(table, {"latency_ms": latency_ms})
+        choice = best_within(table, {"latency_ms": latency_ms})
         if not choice.fits:
             fastest = choice.candidate
             raise UserError(

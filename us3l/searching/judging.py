@@ -9,7 +9,7 @@ from torch import Tensor
 
 from us3l.calibration import calibrated_networks
 from us3l.evaluation.unlabelled import linear_cka, predicted_share, shared_neighbours
-from us3l.searching.settings import ScoreName
+from us3l.searching.search_settings import ScoreName
 from us3l.slimmable import Slimmable
 from us3l.width import FULL, Width
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from us3l.costs import cost
+from us3l.deploy.latency import take_turns
 from us3l.deploy.peak_memory import peak_memory
-from us3l.deploy.timing import take_turns
 from us3l.slimmable import Slimmable
 from us3l.width import FULL, Width
 
@@ -84,7 +84,7 @@ class Prices:
     Args:
         net: The network.
         size: Side of the images.
-        budgets: Most of each figure, by the names of `us3l.deploy.pick.BUDGETS`.
+        budgets: Most of each figure, by the names of `us3l.deploy.deployment_settings.BUDGETS`.
         times: Latencies, if there is a budget for them.
     """
 

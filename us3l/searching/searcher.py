@@ -12,16 +12,16 @@ from torch import Tensor
 from us3l.calibration import calibrate
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import Data, Split, open_images
-from us3l.deploy.pick import BUDGETS
-from us3l.deploy.profile import latencies
+from us3l.deploy.deployment_settings import BUDGETS
+from us3l.deploy.latency import latencies
 from us3l.evaluation.prepare import NINE_WIDTHS
 from us3l.run import Run
 from us3l.run.searches import SCORES, SEARCHES, ScoredNetwork, ScoreLog, SearchRecord, search_name, write_search
 from us3l.searching.evolution import Evolution
 from us3l.searching.judging import Judge
 from us3l.searching.pricing import BlockTimes, Prices
+from us3l.searching.search_settings import FEWEST, SearchSettings
 from us3l.searching.search_space import Genes, Space
-from us3l.searching.settings import FEWEST, SearchSettings
 from us3l.slimmable import Slimmable
 from us3l.storage import write_statistics
 from us3l.system.errors import UserError

@@ -14,11 +14,11 @@ from PIL import Image as Pillow
 
 from us3l.collection.shared_space import SpaceName, shared_maps
 from us3l.data.decode import Damaged
-from us3l.deploy.timing import percentile, take_turns
+from us3l.deploy.latency import percentile, take_turns
 from us3l.run.bundles import MANIFEST, read_bundle
 from us3l.runtime.adaptive import Controller
 from us3l.runtime.backends import Backend, Forward, run_onnx
-from us3l.runtime.networks import Files, Shared, Task
+from us3l.runtime.networks import BundleNetworks, SlimmableNetworks, Task
 from us3l.runtime.runtime import MEASURED, Runtime, bundle_folder, spread
 from us3l.serving.settings import ServiceSettings
 from us3l.system.devices import usable_cores
@@ -62,12 +62,12 @@ class ServedModel:
         self.runtime = Runtime(path, backend, threads, int8, head, space)
         self.name = path.resolve().name
         networks = self.runtime.networks
-        self.backend = networks.backend if isinstance(networks, Files) else "torch"
-        if isinstance(networks, Files):
+        self.backend = networks.backend if isinstance(networks, BundleNetworks) else "torch"
+        if isinstance(networks, BundleNetworks):
             torch.set_num_threads(1)  # it only prepares images, in each worker
             self.identity = checksum(networks.bundle.folder / MANIFEST)[:12]
         else:
-            assert isinstance(networks, Shared)
+            assert isinstance(networks, SlimmableNetworks)
             self.identity = networks.net.digest[:12]
         self.gives = self.runtime.gives
         self.widths: dict[Task, list[Width]] = {task: self._usable(task) for task in self.gives}
@@ -86,7 +86,7 @@ class ServedModel:
         """Return the widths that can be asked for: calibrated, and mapped into the shared space if that is wanted."""
         networks = self.runtime.networks
         widths = networks.widths(task)
-        if not isinstance(networks, Shared):
+        if not isinstance(networks, SlimmableNetworks):
             return widths
         if task == "features" and self.runtime.space == "shared":
             mapped = shared_maps(networks.run_folder, networks.net) if networks.run_folder else {}
@@ -103,7 +103,7 @@ class ServedModel:
         """Return the name of a width that a request asks for, or raise an error that lists those there are."""
         networks, usable = self.runtime.networks, self.widths[task]
         width = wanted
-        if isinstance(networks, Shared) and usable[0] <= wanted <= usable[-1]:
+        if isinstance(networks, SlimmableNetworks) and usable[0] <= wanted <= usable[-1]:
             width = networks.net.canonical(wanted)
             if not width.plain and task == "features" and self.runtime.space == "own":
                 usable = [*usable, width] if networks.net.calibrated(width) else usable
@@ -156,7 +156,7 @@ class ServedModel:
 
     def _open(self, task: Task, width: Width) -> Forward:
         networks, threads = self.runtime.networks, self.runtime.threads
-        if not isinstance(networks, Files) or networks.backend != "onnx" or threads == 1:
+        if not isinstance(networks, BundleNetworks) or networks.backend != "onnx" or threads == 1:
             return networks.run(width, task)
         file = networks.bundle.path(networks.entries[task][width])
         run, single = run_onnx(file, threads, spinning=True), run_onnx(file, 1)

@@ -56,12 +56,12 @@ def files_of_at_most(size):
 
 @pytest.mark.parametrize("size", [100, 4000])  # nothing can be begun; parts have room, the whole file does not
 def test_a_full_disk_while_embedding_is_one_line_and_loses_nothing(run, photos, tmp_path, capsys, size):
-    whole = us3l.embed(run, photos, out=tmp_path / "whole.csv").path
-    out = tmp_path / "e.csv"
+    whole = us3l.embed(run, photos, out=tmp_path / "whole.parquet").path
+    out = tmp_path / "e.parquet"
     with files_of_at_most(size):
         assert main(["embed", str(run), str(photos), "--out", str(out)]) == 2
     said = capsys.readouterr().err
-    assert "e.csv" in said
+    assert "e.parquet" in said
     assert "File too large" in said
     assert said.count("\n") == 1
     assert not out.exists()
@@ -74,7 +74,7 @@ def test_a_full_disk_while_embedding_is_one_line_and_loses_nothing(run, photos, 
     "command", ["predict {run} {photos} --out {out}", "find {index} {photos} --run {run} --page {out}"]
 )
 def test_a_full_disk_at_the_end_is_one_line_and_the_old_file_stays(run, photos, tmp_path, capsys, command):
-    index = us3l.embed(run, photos, out=tmp_path / "index.npz").path
+    index = us3l.embed(run, photos, out=tmp_path / "index.parquet").path
     out = tmp_path / ("classes.csv" if "predict" in command else "found.html")
     out.write_text("old")
     with files_of_at_most(100):
@@ -109,11 +109,11 @@ def killed(call, monkeypatch, batch):
 
 
 def test_embedding_goes_on_after_a_kill(run, photos, tmp_path, monkeypatch):
-    whole = us3l.embed(run, photos, out=tmp_path / "whole.npz").path
+    whole = us3l.embed(run, photos, out=tmp_path / "whole.parquet").path
     with monkeypatch.context() as patched:
-        killed(lambda: us3l.embed(run, photos, out=tmp_path / "e.npz"), patched, 3)
-    assert not (tmp_path / "e.npz").exists()
-    again = us3l.embed(run, photos, out=tmp_path / "e.npz")
+        killed(lambda: us3l.embed(run, photos, out=tmp_path / "e.parquet"), patched, 3)
+    assert not (tmp_path / "e.parquet").exists()
+    again = us3l.embed(run, photos, out=tmp_path / "e.parquet")
     assert again.computed == 10 - 3 * 2
     assert again.path.read_bytes() == whole.read_bytes()
 

@@ -1,10 +1,9 @@
-"""What `us3l evaluate` left in a run's folder: classifiers to export, accuracies to rank widths by."""
+"""Linear layers that go along with networks: classifiers that evaluation or training left, maps to the shared space."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,6 @@ from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import with_even_parts
 from us3l.run import Run
 from us3l.run.bundles import SHARED
-from us3l.run.evaluations import METRICS, usual_evaluation
 from us3l.run.finetuned_networks import choose_evaluation, find_finetuned, finetuned_network
 from us3l.run.identity import slug
 from us3l.run.linear_maps import list_probes, read_classifier, read_probes
@@ -53,7 +51,7 @@ class Head:
             build: Makes the network of a width.
         """
         own = self.network or build(width)
-        return own if self.beside is None else Together(build(self.beside), own)
+        return own if self.beside is None else NarrowAndFull(build(self.beside), own)
 
     def on(self, encoder: nn.Module) -> nn.Module:
         """A network from images to what the head makes of them.
@@ -61,10 +59,10 @@ class Head:
         Args:
             encoder: See `encoder`.
         """
-        return (Embedder if isinstance(encoder, Together) else Classifier)(encoder, self.probe).eval()
+        return (Embedder if isinstance(encoder, NarrowAndFull) else Classifier)(encoder, self.probe).eval()
 
 
-class Together(nn.Module):
+class NarrowAndFull(nn.Module):
     """Two networks that look at the same images: the features of the first, then those of the second."""
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
@@ -95,7 +93,7 @@ class Classifier(nn.Module):
 class Embedder(Classifier):
     """The full network together with the narrowest one, in the space that all widths share."""
 
-    network: Together
+    network: NarrowAndFull
 
     def forward(self, images: Tensor) -> Tensor:
         narrow = self.network.first(images)
@@ -112,7 +110,7 @@ def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[Width,
     probes = read_probes(run, name)
     return {
         net.canonical(width): Head(
-            calibrated(weight, bias, probes.temperatures.get(width)),
+            calibrated(weight, bias, probes.temperatures.get(width), probes.thresholds.get(width)),
             probes.classes or [str(number) for number in range(len(bias))],
             name,
         )
@@ -120,10 +118,10 @@ def find_heads(run: Run, net: Slimmable, name: str | None = None) -> dict[Width,
     }
 
 
-def calibrated(weight: Tensor, bias: Tensor, temperature: float | None) -> Probe:
-    """A classifier whose softmax gives probabilities that were calibrated on held-out labels, if they were."""
+def calibrated(weight: Tensor, bias: Tensor, temperature: float | None, threshold: float | None) -> Probe:
+    """Return a classifier whose softmax gives probabilities that were calibrated on held-out labels, if they were."""
     warmth = 1.0 if temperature is None else temperature
-    return Probe(weight / warmth, bias / warmth, temperature=temperature)
+    return Probe(weight / warmth, bias / warmth, temperature=temperature, threshold=threshold)
 
 
 def classifier_heads(run: Run, net: Slimmable, widths: Sequence[Width]) -> dict[Width, Head]:
@@ -144,63 +142,15 @@ def finetuned_head(run: Run, net: Slimmable, width: Width, name: str | None = No
     return Head(Probe(linear.weight.detach(), linear.bias.detach()), kept.classes, kept.data, network)
 
 
-def find_accuracy(run: Run, net: Slimmable, width: Width, name: str | None = None) -> dict[str, Any] | None:
-    """The accuracies of that width on the data of that name, or on the first that has any."""
-    for record in run.evaluations.values():
-        row = record.at(net, width)
-        if name in (None, record.name) and row and row.scores.keys() & {"linear", "knn"}:
-            return {"data": record.name, "linear": row.percent("linear"), "knn": row.percent("knn")}
-        if name == record.name and row and "finetuned" in row.scores:
-            return {"data": record.name, "finetuned": row.percent("finetuned")}
-    return None
-
-
-@dataclass(frozen=True)
-class Accuracies:
-    """What widths are ranked by, in percent."""
-
-    data: str
-    metric: str
-    """A name of `us3l.run.evaluations.METRICS`, or "agreement" with the full network."""
-    percent: Mapping[Width, float]
-    """By canonical width."""
-
-    @property
-    def described(self) -> str:
-        """For messages.
-
-        >>> Accuracies("pets", "linear", {}).described
-        'linear probe accuracy on pets'
-        """
-        if self.metric == "agreement":
-            return f"agreement with the full network on {self.data}"
-        return f"{METRICS[self.metric]} accuracy on {self.data}"
-
-
-def searched(run: Run, net: Slimmable) -> Accuracies | None:
-    """What searches found, to rank networks by where nothing was evaluated: the scores of the newest one."""
-    newest = next(reversed(run.searches.values()), None)
-    if newest is None:
-        return None
-    return Accuracies(newest.data, "agreement", {net.canonical(one.width): one.score for one in newest.networks})
-
-
-def best_searched(run: Run, net: Slimmable) -> list[Width]:
-    """The best sub-network of each search."""
-    return [net.canonical(record.best) for record in run.searches.values()]
-
-
-def read_accuracies(run: Run, net: Slimmable, data: str | None = None) -> Accuracies | None:
-    """What evaluation found: in the record of that name, or in the usual one; None if there is no accuracy."""
-    known = run.evaluations
-    if data is not None and data not in known:
-        there = f"only {', '.join(known)}" if known else "none at all"
-        raise UserError(f"{run.folder} has no evaluation {data!r}, {there}: evaluate it first")
-    with_accuracy = {name: record for name, record in known.items() if record.metric}
-    if data is None and not with_accuracy:
-        return None
-    record = usual_evaluation(with_accuracy) if data is None else known[data]
-    if (metric := record.metric) is None:
-        return None
-    percent = {net.canonical(width): value for width, value in record.percent(metric).items()}
-    return Accuracies(record.name, metric, percent)
+def heads_of(run: Run, net: Slimmable, widths: Sequence[Width], name: str) -> dict[Width, Head]:
+    """The classifier of each width."""
+    kind, _, data = name.partition(":")
+    if kind == "finetuned":
+        return {width: finetuned_head(run, net, width, data or None) for width in widths}
+    if kind == "classifier":
+        return classifier_heads(run, net, widths)
+    known = find_heads(run, net, None if name == "probe" else name)
+    if missing := [width for width in widths if net.canonical(width) not in known]:
+        learned_on = next(iter(known.values())).data
+        raise UserError(f"{run.folder} has no classifier for width {missing[0]:g}: evaluate that width on {learned_on}")
+    return {width: known[net.canonical(width)] for width in widths}

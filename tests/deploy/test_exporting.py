@@ -18,8 +18,8 @@ import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy import example, formats
-from us3l.deploy.evaluated import Head
-from us3l.deploy.export import Source, convert, export
+from us3l.deploy.exporting import Source, convert, export_network
+from us3l.deploy.heads import Head
 from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import linear_probe
 from us3l.run.bundles import decode_floats, read_bundle
@@ -66,7 +66,7 @@ def classifiers(source, evidence, head, tmp_path_factory):
     folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
     for folder in folders:
         for kind in FORMATS:
-            export(source, 0.37, kind, folder, evidence, head=head, accuracy={"data": "digits", "linear": 80.0})
+            export_network(source, 0.37, kind, folder, evidence, head=head, accuracy={"data": "digits", "linear": 80.0})
     return folders
 
 
@@ -116,7 +116,7 @@ def test_a_file_tells_what_it_is_and_classifies(source, evidence, head, classifi
 def test_safetensors_say_how_to_build_their_network(evidence, tmp_path):
     net = us3l.create("resnet18", stem="cifar", base=8)
     us3l.calibrate(net, evidence.train, widths=0.37)
-    export(Source(net, SIZE), 0.37, "safetensors", tmp_path, evidence)
+    export_network(Source(net, SIZE), 0.37, "safetensors", tmp_path, evidence)
     path = tmp_path / "resnet18-0.37x.safetensors"
     with safe_open(path, "pt") as file:
         about = json.loads(file.metadata()["us3l"])
@@ -175,7 +175,7 @@ def test_a_file_that_differs_is_an_error_and_leaves_nothing(source, evidence, tm
     write = formats.KINDS[kind].write
     monkeypatch.setitem(formats.KINDS, kind, replace(formats.KINDS[kind], write=spoilt))
     with pytest.raises(us3l.UserError, match="differs from the original by"):
-        export(source, 0.37, kind, tmp_path / "new", evidence)
+        export_network(source, 0.37, kind, tmp_path / "new", evidence)
     assert not list(tmp_path.iterdir())
 
 
@@ -186,17 +186,17 @@ def test_a_file_that_carries_more_than_its_width_is_an_error(source, evidence, t
     kind = replace(formats.KINDS["safetensors"], write=padded)
     monkeypatch.setitem(formats.KINDS, "safetensors", kind)
     with pytest.raises(us3l.UserError, match="weights of this width only"):
-        export(source, 0.37, "safetensors", tmp_path / "new", evidence)
+        export_network(source, 0.37, "safetensors", tmp_path / "new", evidence)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_bundle_grows_and_keeps_what_it_had(source, evidence, tmp_path):
     for width in (1.0, 0.37):
-        export(source, width, "safetensors", tmp_path, evidence)
+        export_network(source, width, "safetensors", tmp_path, evidence)
     before = (tmp_path / "tiny-1x.safetensors").read_bytes()
     with pytest.raises(us3l.UserError, match="already exists"):
-        export(source, 1.0, "safetensors", tmp_path, evidence)
-    export(source, 1.0, "safetensors", tmp_path, evidence, accuracy={"data": "new", "knn": 1.0}, overwrite=True)
+        export_network(source, 1.0, "safetensors", tmp_path, evidence)
+    export_network(source, 1.0, "safetensors", tmp_path, evidence, accuracy={"data": "new", "knn": 1.0}, overwrite=True)
     assert [(entry.width, entry.accuracy) for entry in read_bundle(tmp_path).entries] == [
         (0.37, None),
         (1.0, {"data": "new", "knn": 1.0}),
@@ -205,13 +205,13 @@ def test_a_bundle_grows_and_keeps_what_it_had(source, evidence, tmp_path):
     other = us3l.create("mobilenet_v2", stem="cifar", base=8)
     us3l.calibrate(other, evidence.train, widths=1.0)
     with pytest.raises(us3l.UserError, match="another model"):
-        export(Source(other, SIZE), 1.0, "safetensors", tmp_path, evidence)
+        export_network(Source(other, SIZE), 1.0, "safetensors", tmp_path, evidence)
 
 
 def test_an_encoder_and_its_classifiers_lie_beside_each_other(source, evidence, head, tmp_path):
     others = replace(head, data="my photos")
     for given in (head, None, others):
-        export(source, 0.37, "safetensors", tmp_path, evidence, head=given)
+        export_network(source, 0.37, "safetensors", tmp_path, evidence, head=given)
     entries = {next(iter(entry.files)): entry for entry in read_bundle(tmp_path).entries}
     assert {name: (entry.head, entry.features) for name, entry in entries.items()} == {
         "tiny-0.37x.safetensors": (None, 12),
@@ -227,40 +227,26 @@ def test_a_fine_tuned_network_is_exported_with_its_classifier(source, evidence, 
         expected = head.probe.scores(body(evidence.test)).numpy()
     tuned = replace(head, network=body)
     for kind in ("safetensors", "onnx"):
-        entry, _ = export(source, 0.37, kind, tmp_path, evidence, head=tuned)
+        entry, _ = export_network(source, 0.37, kind, tmp_path, evidence, head=tuned)
         assert entry.head == "finetuned-digits"
     _, run = example.OPENERS[".onnx"](tmp_path / "tiny-0.37x-finetuned-digits.onnx")
     np.testing.assert_allclose(run(evidence.test.numpy()), expected, atol=1e-4)
 
 
-def test_a_classifier_of_the_first_format_that_took_the_encoders_name_can_be_replaced(source, evidence, head, tmp_path):
-    export(source, 0.37, "safetensors", tmp_path, evidence, head=head)
-    (tmp_path / "tiny-0.37x-probe-digits.safetensors").rename(tmp_path / "tiny-0.37x.safetensors")
-    manifest = tmp_path / "manifest.json"
-    old = json.loads(manifest.read_text()) | {"format": 1}
-    (row,) = old["entries"]
-    row["files"] = {"tiny-0.37x.safetensors": row["files"].popitem()[1]}
-    del row["head"], row["weights"], row["reference"], old["others"]
-    manifest.write_text(json.dumps(old))
-    assert read_bundle(tmp_path).entries[0].head == "probe"
-    export(source, 0.37, "safetensors", tmp_path, evidence, overwrite=True)
-    assert [entry.head for entry in read_bundle(tmp_path).entries] == [None]
-
-
 def test_a_bundle_holds_networks_of_one_model(source, evidence, tmp_path):
-    export(replace(source, weights="a" * 64), 1.0, "safetensors", tmp_path, evidence)
-    export(replace(source, weights="a" * 64), 0.37, "safetensors", tmp_path, evidence)
+    export_network(replace(source, weights="a" * 64), 1.0, "safetensors", tmp_path, evidence)
+    export_network(replace(source, weights="a" * 64), 0.37, "safetensors", tmp_path, evidence)
     assert {entry.weights for entry in read_bundle(tmp_path).entries} == {"a" * 64}
     with pytest.raises(us3l.UserError, match="another model"):
-        export(replace(source, weights="b" * 64), 0.37, "torch", tmp_path, evidence)
+        export_network(replace(source, weights="b" * 64), 0.37, "torch", tmp_path, evidence)
 
 
 def test_checksums_cover_the_example(source, evidence, tmp_path):
-    export(source, 1.0, "safetensors", tmp_path, evidence)
+    export_network(source, 1.0, "safetensors", tmp_path, evidence)
     (tmp_path / "example.py").write_text("print('harm')")
     with pytest.raises(us3l.UserError, match=r"example\.py is not the file that was exported"):
         read_bundle(tmp_path)
-    export(source, 0.37, "safetensors", tmp_path, evidence)  # one's own edit stays, but nobody vouches for it
+    export_network(source, 0.37, "safetensors", tmp_path, evidence)  # one's own edit stays, but nobody vouches for it
     assert (tmp_path / "example.py").read_text() == "print('harm')"
     assert set(read_bundle(tmp_path).others) == {"benchmark.py", "check.png"}
 
@@ -268,11 +254,11 @@ def test_checksums_cover_the_example(source, evidence, tmp_path):
 @pytest.mark.parametrize("content", ["print('harm')", Path(example.__file__).read_text()])
 def test_an_example_without_a_checksum_gets_one_only_if_it_is_ours(source, evidence, tmp_path, content):
     """Bundles of the first format have none: a stranger's file must not get one from us."""
-    export(source, 1.0, "safetensors", tmp_path, evidence)
+    export_network(source, 1.0, "safetensors", tmp_path, evidence)
     manifest = tmp_path / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"others": {}}))
     (tmp_path / "example.py").write_text(content)
-    export(source, 0.37, "safetensors", tmp_path, evidence)
+    export_network(source, 0.37, "safetensors", tmp_path, evidence)
     assert ("example.py" in read_bundle(tmp_path).others) == ("harm" not in content)
 
 
@@ -281,14 +267,14 @@ def test_a_full_disk_is_one_clear_line(tmp_path):
         import resource, us3l
         from pathlib import Path
         from torch import nn
-        from us3l.deploy.export import Source, export
+        from us3l.deploy.exporting import Source, export_network
         from us3l.deploy.proof import Evidence
 
         net = us3l.Slimmable(lambda width: nn.Sequential(nn.Flatten(), nn.Linear(192, round(100 * width))))
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # Python ignores the signal
         for kind in {list(FORMATS)}:
             try:
-                export(Source(net, 8), 1.0, kind, Path(kind), Evidence.noise(8))
+                export_network(Source(net, 8), 1.0, kind, Path(kind), Evidence.noise(8))
             except us3l.UserError as error:
                 print(error)
     """
@@ -307,19 +293,19 @@ def test_a_full_disk_while_openvino_writes(source, evidence, tmp_path, monkeypat
 
     monkeypatch.setattr("openvino.save_model", full)
     with pytest.raises(us3l.UserError, match=r"cannot write to .*: is the disk full\? .*; nothing was exported"):
-        export(source, 0.37, "openvino", tmp_path / "new", evidence)
+        export_network(source, 0.37, "openvino", tmp_path / "new", evidence)
     assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_exported(source, evidence, head, tmp_path):
     with pytest.raises(us3l.UserError, match="not calibrated"):
-        export(source, 0.9, "torch", tmp_path, evidence)
+        export_network(source, 0.9, "torch", tmp_path, evidence)
     with pytest.raises(us3l.UserError, match="onnx and openvino"):
-        export(source, 0.37, "torch", tmp_path, evidence, int8=True)
+        export_network(source, 0.37, "torch", tmp_path, evidence, int8=True)
     with pytest.raises(us3l.UserError, match="name some by `data`"):
-        export(source, 0.37, "onnx", tmp_path, Evidence.noise(SIZE), int8=True)
+        export_network(source, 0.37, "onnx", tmp_path, Evidence.noise(SIZE), int8=True)
     with pytest.raises(us3l.UserError, match="does not fit width 1"):
-        export(source, 1.0, "torch", tmp_path, evidence, head=head)
+        export_network(source, 1.0, "torch", tmp_path, evidence, head=head)
     assert not list(tmp_path.iterdir())
 
 
@@ -328,12 +314,12 @@ def test_a_missing_package_names_the_extra(source, evidence, tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "executorch.exir", None)
     for kind, extra in (("openvino", "deploy"), ("executorch", "executorch")):
         with pytest.raises(us3l.UserError, match=rf"us3l\[{extra}\]"):
-            export(source, 0.37, kind, tmp_path / "new", evidence)
+            export_network(source, 0.37, kind, tmp_path / "new", evidence)
     assert not list(tmp_path.iterdir())
 
 
 def test_noise_serves_when_there_is_no_image(source, tmp_path):
-    _, proof = export(source, 0.37, "safetensors", tmp_path, Evidence.noise(SIZE))
+    _, proof = export_network(source, 0.37, "safetensors", tmp_path, Evidence.noise(SIZE))
     assert proof.images == "noise"
 
 
@@ -349,7 +335,7 @@ def test_any_plain_network_converts(tmp_path, evidence):
 
 def test_executorch(source, evidence, tmp_path):
     pytest.importorskip("executorch", reason="executorch is not installed: pip install 'us3l[executorch]'")
-    entry, proof = export(source, 0.37, "executorch", tmp_path, evidence)
+    entry, proof = export_network(source, 0.37, "executorch", tmp_path, evidence)
     assert proof.difference < 1e-4
     path = tmp_path / "tiny-0.37x.pte"
     about, run = example.OPENERS[".pte"](path)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.made_runs import result
-from us3l.deploy.evaluated import Accuracies, read_accuracies
+from us3l.deploy.accuracies import Accuracies, read_accuracies
 from us3l.run import Run
 from us3l.run.evaluations import EVALUATIONS, EvaluationRecord
 from us3l.system.errors import UserError
