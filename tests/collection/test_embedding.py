@@ -215,7 +215,7 @@ def test_memory_does_not_grow_with_the_images(run, tmp_path, monkeypatch):
             pa.table({"image": [{"bytes": buffer.getvalue(), "path": None}] * count}), path, row_group_size=64
         )
         tracemalloc.start()
-        us3l.embed(run, path, out=tmp_path / f"{count}.parquet", width=0.25)
+        us3l.embed(run, path, out=tmp_path / f"embedded-{count}.parquet", width=0.25)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 320 * long[0].nbytes / 4  # what is known of each image takes some bytes

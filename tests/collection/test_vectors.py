@@ -83,7 +83,7 @@ def test_a_file_is_not_replaced_unless_one_says_so(tmp_path):
     path = made(tmp_path / "e.parquet")
     assert check_out(path, ABOUT)
     assert not check_out(path, ABOUT | {"width": 1.0}, overwrite=True)
-    assert not check_out(tmp_path / "new.csv")
+    assert not check_out(tmp_path / "new.parquet")
     with pytest.raises(UserError, match="already exists"):
         check_out(path, ABOUT | {"width": 1.0})
     with pytest.raises(UserError, match=r"ends with \.parquet; for other kinds"):
