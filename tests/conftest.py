@@ -33,8 +33,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page after each training takes seconds; only tests of pages and of the demo make them."""
-    if "report" not in request.path.name and "demo" not in request.node.name:
+    """A page after each training takes seconds; only tests marked `pages` make them."""
+    if request.node.get_closest_marker("pages") is None:
         monkeypatch.setattr("us3l.commands.report.after", lambda _: None)
 
 

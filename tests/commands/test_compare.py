@@ -4,6 +4,7 @@ import json
 import pytest
 from PIL import Image
 
+from tests.evaluations import write_evaluation
 from us3l.commands.main import run as command
 from us3l.system.errors import UserError
 
@@ -11,12 +12,8 @@ from us3l.system.errors import UserError
 @pytest.fixture
 def runs(tmp_path):
     for name, values in {"first": {1.0: 60.0, 0.5: 50.0}, "second": {1.0: 61.5, 0.25: 40.0}}.items():
-        rows = [
-            {"width": width, "params": int(1000 * width), "macs": int(9000 * width), "linear": value, "knn": value - 5}
-            for width, value in values.items()
-        ]
-        (tmp_path / name / "eval").mkdir(parents=True)
-        (tmp_path / name / "eval" / "photos.json").write_text(json.dumps({"train_images": 100, "widths": rows}))
+        accuracies = {width: {"linear": value, "knn": value - 5} for width, value in values.items()}
+        write_evaluation(tmp_path / name, accuracies, train_images=100)
     return [str(tmp_path / name) for name in ("first", "second")]
 
 
@@ -51,7 +48,7 @@ def test_files(runs, tmp_path):
 
 def test_unequal_evaluations_are_pointed_out(runs, tmp_path, capsys):
     path = tmp_path / "second" / "eval" / "photos.json"
-    path.write_text(path.read_text().replace("100,", "200,"))
+    path.write_text(path.read_text().replace('"train_images": 100', '"train_images": 200'))
     command("compare", runs)
     assert "take care: evaluated with different train_images (first 100, second 200)" in capsys.readouterr().out
 
@@ -62,9 +59,7 @@ def config(folder, seed, **recipe):
 
 
 def evaluated(folder, linear):
-    (folder / "eval").mkdir(parents=True)
-    row = {"width": 1.0, "params": 10, "macs": 20, "linear": linear}
-    (folder / "eval" / "photos.json").write_text(json.dumps({"data": "photos", "protocol": "fast", "widths": [row]}))
+    write_evaluation(folder, {1.0: {"linear": linear}}, data="photos", protocol="fast")
 
 
 def test_seeds_are_one_column_with_mean_and_deviation(tmp_path, capsys):
@@ -109,9 +104,8 @@ def test_runs_on_other_images_are_pointed_out(tmp_path, capsys):
 def test_of_several_protocols_the_fast_one_counts(tmp_path, capsys):
     for name in ("first", "second"):
         evaluated(tmp_path / name, 50.0)
-        record = json.loads((tmp_path / name / "eval" / "photos.json").read_text())
-        record |= {"protocol": "finetune", "widths": [{"width": 1.0, "params": 1, "macs": 1, "finetuned": 70.0}]}
-        (tmp_path / name / "eval" / "photos-finetune.json").write_text(json.dumps(record))
+        tuned = {1.0: {"finetuned": 70.0}}
+        write_evaluation(tmp_path / name, tuned, "photos-finetune", data="photos", protocol="finetune")
     command("compare", [str(tmp_path / "first"), str(tmp_path / "second")])
     output = capsys.readouterr().out
     assert "photos: top-1 accuracy by linear probe" in output
@@ -120,16 +114,14 @@ def test_of_several_protocols_the_fast_one_counts(tmp_path, capsys):
 
 def test_runs_that_cannot_be_compared(runs, tmp_path):
     (tmp_path / "empty").mkdir()
-    cost = {"width": 1.0, "params": 1, "macs": 1}
-    for name, data, found in [
+    for name, data, accuracies in [
         ("other", "birds", {"knn": 9}),
         ("tuned", "birds", {"finetuned": 9}),
         ("free", "photos", {}),
     ]:
-        (tmp_path / name / "eval").mkdir(parents=True)
-        (tmp_path / name / "eval" / f"{data}.json").write_text(json.dumps({"widths": [cost | found]}))
+        write_evaluation(tmp_path / name, {1.0: accuracies}, data)
     (tmp_path / "bad" / "eval").mkdir(parents=True)
-    (tmp_path / "bad" / "eval" / "photos.json").write_text('{"widths": 3}')
+    (tmp_path / "bad" / "eval" / "photos.json").write_text('{"version": 3, "widths": 3}')
     copy = (tmp_path / "first" / "eval" / "photos.json").read_text()
     for name in ("first", "second"):
         (tmp_path / name / "eval" / "more.json").write_text(copy)
@@ -140,10 +132,10 @@ def test_runs_that_cannot_be_compared(runs, tmp_path):
         (runs, "evaluations of several data sets, more, photos: say which counts"),
         ([*runs, "--data", "birds"], "has no evaluation 'birds', only more, photos"),
         ([runs[0], runs[0], "--data", "photos"], "given twice"),
-        ([runs[0], str(tmp_path / "bad"), "--data", "photos"], "must be a list"),
+        ([runs[0], str(tmp_path / "bad"), "--data", "photos"], "widths must be a list"),
         ([str(tmp_path / "other"), str(tmp_path / "tuned")], "no kind of accuracy in common"),
         ([runs[0], str(tmp_path / "free")], "free has no evaluation"),  # with labels
-        ([*runs, "--data", "photos", "--metric", "finetuned"], "none of the runs has an accuracy by fine-tuning"),
+        ([*runs, "--data", "photos", "--metric", "finetuned"], "first has no accuracy by fine-tuning"),
     ]:
         with pytest.raises(UserError, match=message):
             command("compare", arguments)

@@ -52,6 +52,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.pages
 def test_from_a_folder_of_photos_to_files(photos, tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["pretrain", str(photos), "--out", str(run), *TINY]) == 0
@@ -74,6 +75,7 @@ def test_from_a_folder_of_photos_to_files(photos, tmp_path, capsys):
     assert written == {"resnet18-0.37x.pt2", "resnet18-0.5x.pt2", "manifest.json", *COMPANIONS}
 
 
+@pytest.mark.pages
 def test_the_demo_tells_what_to_do_next(tmp_path, capsys, monkeypatch):
     from us3l.training import recipes
 
@@ -166,7 +168,7 @@ def test_bad_input_gets_one_clear_line(photos, run, tmp_path, capsys):
 
     before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
     assert "--resume" in failing(capsys, "pretrain", "digits", "--out", run)
-    assert "0.25 to 1" in failing(capsys, "evaluate", run, "--widths", 0.1)
+    assert "0.25 to 1" in failing(capsys, "evaluate", run, "--widths", 0.1, "--name", "new")
     assert "0.25 to 1" in failing(capsys, "export", run, "--width", 1.5)
     assert "no folder" in failing(capsys, "export", tmp_path / "none", "--width", 1)
     assert "holds no model" in failing(capsys, "evaluate", photos)
@@ -289,7 +291,7 @@ def test_the_stem_goes_by_the_size(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def asks(config, run, *_):
-        asked.append(config.recipe)
+        asked.append(config.resolved().recipe)
         write_config(run.config_file, config)
 
     monkeypatch.setattr("us3l.training.loop.train", asks)

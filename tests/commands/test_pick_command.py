@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import us3l
+from tests.evaluations import write_evaluation
 from us3l.commands.main import COMMANDS, main
 from us3l.deploy.profiling import all_costs
 from us3l.run import Run
@@ -41,9 +42,7 @@ def run(tmp_path_factory):
 def evaluated(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluated")
     shutil.copytree(run / "model", folder / "model")
-    rows = [{"width": w, "params": 1, "macs": 1, "linear": 60 + 10 * w} for w in (1.0, 0.5, 0.25)]
-    (folder / "eval").mkdir()
-    (folder / "eval" / "pets.json").write_text(json.dumps({"data": "pets", "widths": rows}))
+    write_evaluation(folder, {width: {"linear": 60 + 10 * width} for width in (1.0, 0.5, 0.25)}, "pets", data="pets")
     return folder
 
 

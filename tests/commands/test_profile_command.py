@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import us3l
+from tests.evaluations import write_evaluation
 from us3l.commands.main import COMMANDS, main
 
 FAST = "--repeats 1 --threads 1 --device desk".split()
@@ -34,9 +35,8 @@ def model(tmp_path_factory):
 def run(model, tmp_path):
     """A run that was evaluated at two widths, one of which is none of the paper's nine."""
     shutil.copytree(model, tmp_path / "model")
-    rows = [{"width": w, "params": 1, "macs": 1, "linear": 60 + w, "knn": 50.0} for w in (1.0, 0.75)]
-    (tmp_path / "eval").mkdir()
-    (tmp_path / "eval" / "pets.json").write_text(json.dumps({"data": "pets", "widths": rows}))
+    accuracies = {width: {"linear": 60 + width, "knn": 50.0} for width in (1.0, 0.75)}
+    write_evaluation(tmp_path, accuracies, "pets", data="pets")
     return tmp_path
 
 

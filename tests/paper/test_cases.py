@@ -82,6 +82,7 @@ def covering_cases():
     return chosen
 
 
+@pytest.mark.parametrize("one", covering_cases(), ids=lambda one: one.name)
 def test_cases_with_every_setting_of_the_paper_train_and_resume_exactly(one, tiny_digits, pretrained):
     recipe = one.at_scale("mini")
     vit = recipe.network.backbone.startswith("vit")

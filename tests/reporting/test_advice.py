@@ -40,7 +40,7 @@ def rising(share):
 @pytest.mark.parametrize(
     ("curve", "looks", "verdict", "longer", "words"),
     [
-        (flat, 6, "settled", True, "no gauge of any width changed .* cosine .* only a longer run"),
+        (flat, 6, "settled", True, "no gauge of any width changed .* cosine, .* only a longer run"),
         (flat, 10, "settled", True, "you can stop here"),
         (rising, 6, "changing", True, "^Train longer: .* LiDAR at 0.25x rose by 21 %"),
         (rising, 10, "changing", True, "^Train longer: .* LiDAR at 0.25x rose by 19 %"),

@@ -59,7 +59,11 @@ def test_evaluations_and_what_they_trained(run):
     again = json.loads(EVALUATIONS.file(run, "digits").read_text())
     assert all(row | old == row for row, old in zip(again.pop("widths"), content.pop("widths"), strict=True))
     stamp = ("date", "us3l", "torch", "weights")
-    assert content | again | {name: content[name] for name in stamp} == content | {"split": "test"}
+    assert content | again | {name: content[name] for name in stamp} == content | {
+        "split": "test",
+        "duplicates": None,
+        "start": None,
+    }
     assert list(read_probes(run, "digits").linear) == [1.0, 0.5]
     assert finetuned_network(run, run.network, 0.25)(torch.zeros(1, 3, 16, 16)).shape == (1, 10)
     matrix = RETRIEVALS.read(run, "digits")

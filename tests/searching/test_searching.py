@@ -80,10 +80,10 @@ def test_the_page_draws_it(run, record):
     searched, plain = one["chart"]["series"]
     assert searched["points"][-1][1] == pytest.approx(100)
     assert all("-" not in name for _, _, name in plain["points"])
-    rows = {row[0]: row for row in one["table"]["rows"]}
-    assert rows[record.best.as_plain()][1] == bars(record.best, (2, 2, 2, 2))
-    assert rows[1.0][1] == "██ ██ ██ ██"
-    assert one["table"]["columns"][1]["name"] == "stages"
+    rows = {width: stages for stages, width, *_ in one["table"]["rows"]}
+    assert rows[record.best.as_plain()] == bars(record.best, (2, 2, 2, 2))
+    assert rows[1.0] == "██ ██ ██ ██"
+    assert one["table"]["columns"][0]["name"] == "stages"
 
 
 def test_the_same_seed_finds_the_same_and_a_stopped_search_goes_the_same_way(run, record, monkeypatch):

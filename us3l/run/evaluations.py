@@ -190,6 +190,8 @@ def _to_file(record: EvaluationRecord) -> dict[str, Any]:
 
 def _from_file(content: dict[str, Any]) -> dict[str, Any]:
     scores, rows = content.get("scores") or {}, []
+    if not isinstance(content["widths"], list):
+        raise ValueError("widths must be a list")
     for row in content["widths"]:
         untrained = {metric: row.get(f"{metric}_untrained") for metric in METRICS}
         composed = {

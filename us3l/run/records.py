@@ -139,9 +139,9 @@ class Store(Generic[R]):
     def check_writable(self, run: Run) -> None:
         """Raise a `UserError` unless records can be written; to be called before the work that one needs."""
         folder: Path = getattr(run, self.folder)
+        existing = next(place for place in (folder, *folder.parents) if place.exists())
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
+            with tempfile.TemporaryFile(dir=existing):
                 pass
         except OSError as error:
             raise UserError(f"cannot write to {folder}: {error.strerror or error}") from None
