@@ -11,7 +11,8 @@ CORE = {
     "storage", "switchable", "tensors", "width",
 }  # fmt: skip
 MAY_IMPORT = {
-    "hub": set(),
+    "builtin": set(),
+    "hub": {"builtin"},
     "objective": {"distributed"},
     "distributed": set(),
     "data": {"distributed"},

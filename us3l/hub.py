@@ -20,6 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from us3l.builtin import NAME as BUILTIN
+from us3l.builtin import builtin_folder
 from us3l.description import NAME, read_description
 from us3l.system.errors import Caution, UserError
 from us3l.system.files import LARGEST_TEXT, checksum, locked, read_bytes, write_text
@@ -82,7 +84,11 @@ class HubName:
 
 
 def local_folder(path: str | Path) -> Path:
-    """Return the folder that a path leads to; a model on the Hub is fetched first, unless it was before."""
+    """Return the folder that a path leads to: that of a model on the Hub, which is fetched unless it was before; that
+    of the built-in network; or the path itself.
+    """
+    if str(path) == BUILTIN:
+        return builtin_folder()
     name = HubName.of(path)
     return Path(path) if name is None else fetch(name)
 
@@ -93,7 +99,7 @@ def load(path: str | Path, family: Family | Callable[[Any], nn.Module] | None = 
     Statistics that do not belong to the weights beside them are kept, and refused when used: see `Slimmable`.
 
     Args:
-        path: The folder of a model, or that of a run; "hf:USER/NAME" is one on the Hub.
+        path: The folder of a model, or that of a run; "hf:USER/NAME" is one on the Hub, "builtin" the one in the box.
         family: What the network was made of, if that was a function of the user's own.
 
     Returns:

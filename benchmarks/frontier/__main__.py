@@ -1,7 +1,7 @@
 """The built-in network beside networks that one may download: kNN, linear probe, costs, INT8 latency on one thread.
 
     python -m benchmarks.frontier --litert VENV/bin/python --only rivals
-    python -m benchmarks.frontier --litert VENV/bin/python --weights us3l/builtin/weights.safetensors
+    python -m benchmarks.frontier --litert VENV/bin/python --model builtin
 
 The LiteRT rivals run in a process of their own, by a Python that has ai-edge-litert and numpy. By default the queries
 are images held out of the training folders. Test images (`--test`) are for one final table.
@@ -30,7 +30,6 @@ from benchmarks.frontier.table import Row, table
 from tools.builtin.images import ImageList, Source, centres, read_images
 from tools.builtin.measure import Features, HeldOut, LabelledSet, features_of, labelled_sets
 from tools.builtin.recipe import Subnet, subnet_name
-from tools.builtin.release import SIZES, WIDTHS, read, read_subnet
 from tools.builtin.teacher import Teacher, fused
 from tools.builtin.train import WEIGHTS
 from us3l.evaluation.knn import knn_accuracy
@@ -51,8 +50,8 @@ class Frontier:
 
     litert: Path | None = None
     """A Python that has ai-edge-litert; without it the LiteRT rivals are left out."""
-    weights: Path = Path("us3l/builtin/weights.safetensors")
-    """The built-in network."""
+    model: str = "builtin"
+    """The network, or the folder of another one that began with it."""
     data: Path = Path("../shared/data")
     only: tuple[Literal["rivals", "ours", "latency"], ...] = ("rivals", "ours", "latency")
     subnets: tuple[Subnet, ...] = MEASURED
@@ -112,11 +111,10 @@ def rival_rows(command: Frontier, sets: list[LabelledSet]) -> list[Row]:
 
 def our_rows(command: Frontier, sets: list[LabelledSet], held_out: HeldOut) -> list[Row]:
     """Return kNN of our sub-networks, 32 bits."""
-    net, _ = read(command.weights)
+    net = us3l.load(command.model)
     rows = []
     for width, size in command.subnets:
-        kept = width in WIDTHS and size in SIZES
-        network = read_subnet(command.weights, width, size) if kept else held_out.calibrated(net, width, size)
+        network = held_out.calibrated(net, width, size)
         features = features_of(fused(network).to(memory_format=torch.channels_last), size)
         macs = us3l.cost(net.skeleton(width), (3, size, size)).macs / 1e6
         rows.append(show({"network": subnet_name(width, size), "mmacs": round(macs, 1), **scores(sets, features)}))
@@ -127,7 +125,7 @@ def exported(command: Frontier, held_out: HeldOut, width: float, size: int, fold
     """Return a run of our sub-network as an INT8 file on one image, by ONNX Runtime on one thread."""
     import onnxruntime
 
-    net, _ = read(command.weights)
+    net = us3l.load(command.model)
     held_out.calibrated(net, width, size)
     net.metadata["preprocessing"] = {"size": size, "resize": round(size * 8 / 7)}
     bundle = us3l.export(net, width, "onnx", out=folder, int8=True, data=str(command.data / "photos" / "train"))

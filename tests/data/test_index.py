@@ -18,7 +18,7 @@ HOUR = 3600
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for indices, which are kept of sources of any size."""
-    monkeypatch.setenv(index.CACHE_VARIABLE, str(tmp_path / "kept"))
+    monkeypatch.setenv("US3L_CACHE", str(tmp_path / "kept"))
     monkeypatch.setattr(index, "WORTH_KEEPING", 1)
     return tmp_path / "kept"
 
@@ -136,9 +136,9 @@ def test_damaged_or_impossible_indices_are_made_again(
         assert names_in(photos) == expected
         assert file.read_bytes() == whole
     file.unlink()
-    monkeypatch.setenv(index.CACHE_VARIABLE, "off")
+    monkeypatch.setenv("US3L_CACHE", "off")
     assert names_in(photos) == expected
-    monkeypatch.setenv(index.CACHE_VARIABLE, str(photos / "notes.txt"))  # no folder
+    monkeypatch.setenv("US3L_CACHE", str(photos / "notes.txt"))  # no folder
     assert names_in(photos) == expected
     assert not list(kept.iterdir())
 

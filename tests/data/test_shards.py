@@ -176,7 +176,7 @@ class Counted:
 
 
 def test_the_index_of_shards_is_kept_until_one_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(index.CACHE_VARIABLE, str(tmp_path / "kept"))
+    monkeypatch.setenv("US3L_CACHE", str(tmp_path / "kept"))
     monkeypatch.setattr(index, "WORTH_KEEPING", 1)
     monkeypatch.setattr(index, "SETTLED", -(10**10))
     looked: list[Path] = []

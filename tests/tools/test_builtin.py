@@ -12,14 +12,16 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
+import us3l
 from tools.builtin.elastic import Elastic, copy_into, sorted_source
 from tools.builtin.fused_norm import FusedNorm, library
 from tools.builtin.images import centre_box, centres, cut, preprocessed, read_images
 from tools.builtin.measure import HeldOut
 from tools.builtin.recipe import Recipe
-from tools.builtin.release import read, read_subnet, write
+from tools.builtin.release import write
 from tools.builtin.teacher import Targets, Teacher
 from tools.builtin.train import WEIGHTS, Command, batch_rows, run
+from us3l.data.preprocessing import Preprocessing
 
 RECIPE = Recipe(batch=4, warmup=2, sizes=(32, 64, 96), shares=(0.5, 0.3, 0.2))
 
@@ -115,20 +117,16 @@ def test_a_run_that_was_stopped_goes_on_exactly(data: Path, tmp_path: Path) -> N
     assert cooled.recipe.rate_at(5, cooled.cooling) == cooled.recipe.rate / 2
 
 
-def test_the_file_holds_the_network_that_was_measured(data: Path, tmp_path: Path) -> None:
+def test_the_model_is_the_network_that_was_measured(data: Path, tmp_path: Path) -> None:
     net = sorted_source(data / WEIGHTS)
     images = read_images(data)
     held_out = HeldOut(images, images, Teacher(data / WEIGHTS))
-    path = tmp_path / "weights.safetensors"
-    write(path, net, held_out, [(0.25, 64), (0.5, 96)], {"step": 7})
+    write(tmp_path / "model", net, held_out, [0.25, 0.5], 96, {"steps": 7})
     shown = preprocessed(centres(images, [0, 1], 96))
-    expected = held_out.calibrated(net, 0.5, 96)(shown)
-    assert torch.allclose(read_subnet(path, 0.5, 96)(shown), expected, atol=1e-5)
-    again, facts = read(path)
-    assert facts == {"step": 7}
-    assert again.digest == net.digest
-    with pytest.raises(ValueError, match=r"no statistics of 0\.5x@64"):
-        read_subnet(path, 0.5, 64)
+    again = us3l.load(tmp_path / "model")
+    assert torch.allclose(again.at(0.5)(shown), held_out.calibrated(net, 0.5, 96)(shown), atol=1e-5)
+    assert (again.digest, again.calibrated(0.25), again.calibrated(1)) == (net.digest, True, False)
+    assert Preprocessing.of(again) == Preprocessing.usual(96)
 
 
 def test_weights_are_copied(data: Path) -> None:

@@ -1,16 +1,11 @@
-"""Write the built-in network as one file: `python -m tools.builtin.release --run RUN --out FILE`.
+"""Put the built-in network into the package: `python -m tools.builtin.release --run RUN`.
 
-The file has the averaged weights and the source's classifier in half precision, and batch-norm statistics for eleven
-widths at four sizes, collected on the very weights that the file holds. Its names:
-
-    features.0.0.weight                          a weight of the full network; other widths own its leading block
-    classifier.weight, classifier.bias           ImageNet's classes from features, as the source has them
-    0.25x@128/features.0.1.running_mean          a statistic of one width at one size
+It is a model's folder like any other, with the averaged weights in half precision, and batch-norm statistics for eleven
+widths at the model's own image size, collected on the very weights that the file holds.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,79 +13,57 @@ from typing import Any
 
 import torch
 import tyro
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
 import us3l
 from tools.builtin.elastic import copy_into, sorted_source
 from tools.builtin.images import SOURCES, read_images
 from tools.builtin.measure import HeldOut
-from tools.builtin.recipe import Subnet, subnet_name
 from tools.builtin.teacher import Teacher
 from tools.builtin.train import WEIGHTS
+from us3l.builtin import PACKAGED
+from us3l.builtin import WEIGHTS as WEIGHTS_FILE
+from us3l.data.preprocessing import Preprocessing
 
 WIDTHS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0)
-SIZES = (96, 128, 160, 224)
+SIZE = 128
 LARGEST = 12_000_000
-"""Bytes that the file may have."""
+"""Bytes that the folder may have."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """Write the built-in network of a run."""
+    """Put the network of a run into the package."""
 
     run: Path
     """Folder of the run."""
-    out: Path = Path("us3l/builtin/weights.safetensors")
+    out: Path = PACKAGED
     data: Path = Path("../shared/data")
 
 
-def write(path: Path, net: us3l.Slimmable, held_out: HeldOut, subnets: Sequence[Subnet], facts: dict[str, Any]) -> None:
-    """Round a network's weights to half precision, collect the statistics of sub-networks, and write it all.
+def write(
+    folder: Path, net: us3l.Slimmable, held_out: HeldOut, widths: Sequence[float], size: int, training: dict[str, Any]
+) -> None:
+    """Round a network's weights to half precision, collect the statistics of some widths, and save it.
 
     Args:
-        path: The file.
+        folder: Of the model.
         net: The network, whose weights are rounded in place.
         held_out: Whose images are learned from.
-        subnets: Widths and sizes to collect statistics for.
-        facts: What the file's metadata say of its making.
+        widths: Those to collect statistics for.
+        size: Side of the images, in pixels.
+        training: What the model says of its making.
     """
-    tensors: dict[str, Tensor] = {name: one.detach().half() for name, one in net.full.named_parameters()}
-    copy_into(net, tensors)
-    for width, size in subnets:
-        network = held_out.calibrated(net, width, size)
-        place = subnet_name(width, size)
-        statistics = {name: one for name, one in network.state_dict().items() if "running" in name}
-        tensors |= {f"{place}/{name}": one.float() for name, one in statistics.items()}
-    tensors["classifier.weight"] = held_out.teacher.weight.half()
-    tensors["classifier.bias"] = held_out.teacher.bias.half()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plain = {name: one.contiguous() for name, one in tensors.items()}
-    save_file(plain, path, {name: json.dumps(value) for name, value in facts.items()})
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"{path} has {path.stat().st_size:,} bytes, more than {LARGEST:,}: leave out some statistics")
-
-
-def read(path: Path) -> tuple[us3l.Slimmable, dict[str, Any]]:
-    """Return the network in a file, without statistics, and the facts of its making."""
-    tensors = load_file(path)
-    net = us3l.create("mobilenet_v2")
-    copy_into(net, {name: one.float() for name, one in tensors.items()})
-    with safe_open(path, "pt") as file:
-        facts = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
-    return net, facts
-
-
-def read_subnet(path: Path, width: float, size: int) -> nn.Module:
-    """Return the plain network of a width with the statistics that the file has for a size."""
-    net, _ = read(path)
-    place = subnet_name(width, size) + "/"
-    statistics = {name.removeprefix(place): one for name, one in load_file(path).items() if name.startswith(place)}
-    if not statistics:
-        raise ValueError(f"{path} has no statistics of {place[:-1]}")
-    net.set_statistics(width, statistics)
-    return net.carve(width)
+    copy_into(net, {name: one.detach().half() for name, one in net.full.named_parameters()})
+    for width in widths:
+        held_out.calibrated(net, width, size)
+    net.metadata |= {"preprocessing": Preprocessing.usual(size).to_plain(), "training": training}
+    net.save(folder, overwrite=True)
+    path = folder / WEIGHTS_FILE
+    halves = {name: one.half() if one.is_floating_point() else one for name, one in load_file(path).items()}
+    save_file(halves, path)
+    if (total := sum(file.stat().st_size for file in folder.glob("*.safetensors"))) > LARGEST:
+        raise ValueError(f"{folder} has {total:,} bytes, more than {LARGEST:,}: leave out some widths")
 
 
 def main() -> None:
@@ -100,14 +73,10 @@ def main() -> None:
     net = sorted_source(command.data / WEIGHTS)
     copy_into(net, state["average"])
     images, teacher = read_images(command.data), Teacher(command.data / WEIGHTS)
-    held_out = HeldOut(images, images, teacher)
-    subnets = [(width, size) for size in SIZES for width in WIDTHS]
     sources = [source.folder for source in SOURCES if (command.data / source.folder).is_dir()]
-    facts = {"step": state["step"], "recipe": state["recipe"], "images": len(images), "sources": sources}
-    write(command.out, net, held_out, subnets, facts)
-    print(
-        f"{command.out}: {command.out.stat().st_size / 1e6:.1f} MB, {len(subnets)} sub-networks, step {state['step']}"
-    )
+    training = {"steps": state["step"], "images": len(images), "seed": state["recipe"]["seed"], "sources": sources}
+    write(command.out, net, HeldOut(images, images, teacher), WIDTHS, SIZE, training)
+    print(f"{command.out}: {len(WIDTHS)} widths at {SIZE} pixels, step {state['step']}")
 
 
 if __name__ == "__main__":

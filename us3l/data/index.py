@@ -22,9 +22,8 @@ import safetensors
 from safetensors.numpy import save_file
 
 from us3l.data.catalogue import Names
-from us3l.system.files import replacing
+from us3l.system.files import cache_folder, replacing
 
-CACHE_VARIABLE = "US3L_CACHE"
 FORMAT = 3
 WORTH_KEEPING = 10_000  # images; fewer are found again in no time
 SETTLED = 2 * 10**9  # nanoseconds; a change within the grain of the file system's clock would not show
@@ -67,15 +66,9 @@ def indexed(source: Path, kind: str, make: Callable[[], Index], count: Callable[
 
 
 def _place(source: Path, kind: str) -> Path | None:
-    chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen == "off":
-        return None
-    folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "us3l"
+    folder = cache_folder()
     key = hashlib.sha256(repr((FORMAT, kind, os.path.realpath(source))).encode(errors="surrogateescape"))
-    try:
-        return folder.expanduser() / f"{key.hexdigest()[:32]}.safetensors"
-    except RuntimeError:  # there is no home
-        return None
+    return folder / f"{key.hexdigest()[:32]}.safetensors" if folder else None
 
 
 def _holds(source: Path, index: Index) -> bool:

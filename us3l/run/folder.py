@@ -35,7 +35,8 @@ class Run:
     """The folder of a run. A model's own folder may stand in its place: then results lie beside the model.
 
     Args:
-        path: Of the folder. It need not exist yet. "hf:USER/NAME" is a model on the Hugging Face Hub, which is fetched.
+        path: Of the folder. It need not exist yet. "hf:USER/NAME" is a model on the Hugging Face Hub, which is fetched;
+            "builtin" is the network in the box.
         family: The function from a width to a network, if the network is one of your own.
 
     >>> Run("runs/photos").metrics

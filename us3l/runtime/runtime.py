@@ -70,7 +70,8 @@ class Runtime:
     one.
 
     Args:
-        model: a `Slimmable`, the folder of a run, a model or a bundle, or "hf:USER/NAME", one on the Hugging Face Hub.
+        model: a `Slimmable`, the folder of a run, a model or a bundle, "hf:USER/NAME", one on the
+            Hugging Face Hub, or "builtin", the network in the box.
         backend: "auto" is PyTorch for networks, and for bundles what they hold, OpenVINO first.
         threads: those that compute one request; PyTorch's number is that of the whole process.
         int8: chooses between the files of a bundle that has both.

@@ -21,6 +21,7 @@ from us3l.system.streams import one_line, printable
 
 LARGEST_TEXT = 2**26  # bytes of a file of settings or results
 LONGEST_LINE = 2**20
+CACHE_VARIABLE = "US3L_CACHE"
 
 
 @contextmanager
@@ -118,6 +119,18 @@ def append_lines(path: Path, lines: list[str]) -> None:
 def expanded(path: str | Path) -> Path:
     """Return the path with the home folder in the place of `~`, if there is one."""
     return Path(os.path.expanduser(path))
+
+
+def cache_folder() -> Path | None:
+    """Return where things are kept that can be made again: US3L_CACHE, else ~/.cache/us3l; None if that is "off"."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen == "off":
+        return None
+    folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "us3l"
+    try:
+        return folder.expanduser()
+    except RuntimeError:  # there is no home
+        return None
 
 
 def is_inside(folder: Path, path: Path) -> bool:

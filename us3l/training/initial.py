@@ -24,10 +24,12 @@ from us3l.tensors import digest, tensors_of
 from us3l.training.run_config import RunConfig
 
 Init = str | Path | nn.Module
-"""A state dict's file, `torchvision:NAME`, `timm:NAME`, the folder of a run or a model, `hf:USER/NAME` (a model of ours
-on the Hugging Face Hub), or a network in memory."""
+"""A state dict's file, `torchvision:NAME`, `timm:NAME`, the folder of a run or a model, `builtin`, `hf:USER/NAME` (a
+model of ours on the Hugging Face Hub), or a network in memory."""
 INSIDE = ("state_dict", "model")  # where training programs put the state dict in what they save
-KINDS = "a .safetensors or .pth file, torchvision:NAME, timm:NAME, hf:USER/NAME, or the folder of a run or a model"
+KINDS = (
+    "a .safetensors or .pth file, torchvision:NAME, timm:NAME, builtin, hf:USER/NAME, or the folder of a run or model"
+)
 
 
 @dataclass(frozen=True)
