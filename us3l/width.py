@@ -42,11 +42,13 @@ class Width:
     ((2, 1), True)
     """
 
-    __slots__ = ("depths", "widths")
+    __slots__ = ("_order", "depths", "widths")
     widths: tuple[float, ...]
     """One number, or one for each stage."""
     depths: tuple[int, ...] | None
     """The blocks of each stage; None: all."""
+    _order: tuple[float, tuple[float, ...], tuple[int, ...]]
+    """What widths are sorted by: first the mean of the numbers."""
 
     def __new__(cls, width: AnyWidth | Iterable[float], depths: Iterable[int] | None = None) -> Width:
         if isinstance(width, Width) and depths is None:
@@ -65,8 +67,13 @@ class Width:
         if blocks is not None and len(blocks) != len(widths):
             raise UserError(f"{len(widths)} widths do not go with {len(blocks)} depths: give one for each stage")
         made = super().__new__(cls)
-        object.__setattr__(made, "widths", widths)
-        object.__setattr__(made, "depths", blocks)
+        plain = blocks is None and len(widths) == 1
+        for name, value in (
+            ("widths", widths),
+            ("depths", blocks),
+            ("_order", (fmean(widths), () if plain else widths, blocks or ())),
+        ):
+            object.__setattr__(made, name, value)
         return made
 
     @classmethod
@@ -103,7 +110,7 @@ class Width:
 
     def __float__(self) -> float:
         """The mean of its numbers, to sort or draw it by."""
-        return fmean(self.widths)
+        return self._order[0]
 
     def __str__(self) -> str:
         """To the last digit; a name can be part of a file's."""
@@ -139,11 +146,9 @@ class Width:
 
     def __lt__(self, other: object) -> bool:
         """By the mean: so tables list it among plain widths."""
-        return self._order < Width(other)._order if isinstance(other, int | float | Width) else NotImplemented
-
-    @property
-    def _order(self) -> tuple[Any, ...]:
-        return (float(self), () if self.plain else self.widths, self.depths or ())
+        if isinstance(other, Width):
+            return self._order < other._order
+        return self._order < Width(other)._order if isinstance(other, int | float) else NotImplemented
 
 
 Subnet = Width

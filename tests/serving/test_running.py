@@ -167,16 +167,18 @@ def test_requests_that_are_being_received_count_before_they_are_in_the_queue(ser
     service.settings = ServiceSettings(target_ms=100.0, workers=1)
     service.model.latencies["features"] = dict.fromkeys(service.model.latencies["features"], 10.0)
 
-    def accepted(receiving):
-        service.scheduler.receiving = receiving
+    def accepted(receiving, lag_ms=0.0):
+        service.scheduler.receiving, service.lag_ms = receiving, lag_ms
         try:
-            service.check_load("features", None, None, one_image=True)
+            service.check_load("features", one_image=True)
         except Refusal:
             return False
         return True
 
     assert [accepted(receiving) for receiving in (0, 7, 8)] == [True, True, False]  # 10 ms each, in 80 ms
-    service.scheduler.receiving = 0
+    assert [accepted(1, lag_ms) for lag_ms in (50.0, 70.0)] == [True, False]  # for which they have waited already
+    assert accepted(0, 70.0)  # nobody is before it
+    service.scheduler.receiving, service.lag_ms = 0, 0.0
 
 
 def test_it_accepts_less_while_its_guesses_are_too_low(service):

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from us3l.runtime.networks import Task
 from us3l.serving.api import ENDPOINTS, Endpoint, openapi
@@ -26,7 +28,7 @@ from us3l.serving.bodies import content_kind, is_image
 from us3l.serving.limits import KnownHosts
 from us3l.serving.pages import docs_page, live_page
 from us3l.serving.refusals import Refusal
-from us3l.serving.service import Answer, Service
+from us3l.serving.service import PATHS, Answer, Service
 from us3l.system.errors import UserError
 from us3l.system.files import as_plain
 from us3l.width import Width
@@ -36,6 +38,7 @@ TOP = 5
 RAW = "application/octet-stream"
 SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store", "referrer-policy": "no-referrer"}
 Handler = Callable[[Request], Awaitable[Response]]
+TASKS: dict[str, Task] = {path: task for task, path in PATHS.items()}
 
 
 def application(service: Service, host: str = "localhost") -> Starlette:
@@ -58,8 +61,11 @@ def application(service: Service, host: str = "localhost") -> Starlette:
         reason = reasons.get(error.status_code, "the request cannot be understood")
         return plain({"error": reason}, error.status_code, dict(error.headers or {}))
 
-    known_hosts = Middleware(KnownHosts, host=host, allowed=service.settings.allow_host)
-    return Starlette(routes=routes, exception_handlers={HTTPException: unknown}, middleware=[known_hosts])
+    middleware = [
+        Middleware(KnownHosts, host=host, allowed=service.settings.allow_host),
+        Middleware(Admission, service=service, handlers=handlers),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: unknown}, middleware=middleware)
 
 
 class Handlers:
@@ -77,7 +83,7 @@ class Handlers:
             started = time.perf_counter()
             try:
                 if not endpoint.open:
-                    self.check_token(request)
+                    self.check_token(request.headers)
                 response = await handler(request)
             except Refusal as refusal:
                 self.service.watch.refused(refusal.cause)
@@ -99,10 +105,11 @@ class Handlers:
         self.service.watch.replied(endpoint.path, status)
         LOG.info("%s %s %d %.1f ms", endpoint.method, endpoint.path, status, ms)
 
-    def check_token(self, request: Request) -> None:
+    def check_token(self, headers: Headers) -> None:
+        """Raise a `Refusal` if a token is needed, and the headers do not have it."""
         if self._token is None:
             return
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        scheme, _, token = headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self._token)
         if not same or scheme.lower() != "bearer":
             reason = "the token is missing or wrong: send it as Authorization: Bearer TOKEN"
@@ -129,7 +136,7 @@ class Handlers:
         return plain(shared(answer) | {"predictions": predictions})
 
     async def _answer(self, request: Request, task: Task) -> Answer:
-        """Return the answer to a request; what cannot be answered in time is refused before its body is read."""
+        """Return the answer to a request."""
         service = self.service
         service.check_ready()
         service.check_task(task)
@@ -138,7 +145,6 @@ class Handlers:
             raise Refusal(400, "give width or latency_ms, not both")
         if width is not None:
             service.model.width(width, task)
-        service.check_load(task, width, latency, one_image=is_image(content_kind(request)))
         service.scheduler.receiving += 1
         with service.bodies.holding() as sizes:
             try:
@@ -171,6 +177,38 @@ class Handlers:
 
     async def page(self, _: Request) -> Response:
         return self._live.response()
+
+
+class Admission:
+    """Middleware that refuses images which could not be answered in time, before anything else is done for them.
+
+    Under three times the load that a service can bear, two of three requests end here: routing, parsing of the address
+    and reading of the body would take the time of those that can be answered.
+
+    Args:
+        app: What answers.
+        service: It says what could not be answered in time.
+        handlers: They know the token.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, handlers: Handlers) -> None:
+        self.app, self.service, self.handlers = app, service, handlers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST" and self.service.ready:
+            task = TASKS.get(scope["path"])
+            query: bytes = scope["query_string"]
+            if task is not None and task in self.service.model.gives and not (b"width" in query or b"latency" in query):
+                headers = Headers(scope=scope)
+                try:
+                    self.handlers.check_token(headers)
+                    self.service.check_load(task, one_image=is_image(content_kind(headers)))
+                except Refusal as refusal:
+                    self.service.watch.refused(refusal.cause)
+                    self.service.watch.replied(scope["path"], refusal.status)
+                    await plain({"error": refusal.reason}, refusal.status, refusal.headers)(scope, receive, send)
+                    return
+        await self.app(scope, receive, send)
 
 
 def shared(answer: Answer) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
@@ -63,7 +63,7 @@ class Bodies:
         Raises:
             Refusal: It is too large, too slow, or cannot be understood.
         """
-        kind = content_kind(request)
+        kind = content_kind(request.headers)
         if kind not in ("multipart/form-data", "application/json") and not is_image(kind):
             raise Refusal(415, f"the content type must be {KINDS}")
         body = await self._body(request, sizes)
@@ -174,9 +174,9 @@ async def uploaded(request: Request, body: bytes, most: int) -> list[bytes]:
         await form.close()
 
 
-def content_kind(request: Request) -> str:
+def content_kind(headers: Headers) -> str:
     """Return the content type of a request, without its options."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def is_image(kind: str) -> bool:

@@ -129,7 +129,7 @@ class ServedModel:
                 for width in widths
             }
             times = take_turns(jobs, TURNS)
-            self.latencies[task] = {width: percentile(ms, 50) for width, ms in times.items()}
+            self.latencies[task] = {width: percentile(times[width], 50) for width in sorted(times)}
             controller = Controller(self.latencies[task], self.settings.target_ms)
             if previous and task in previous.controllers:
                 controller.width = max([w for w in widths if w <= previous.controllers[task].width], default=widths[0])
@@ -180,11 +180,13 @@ class ServedModel:
 
     def narrowest(self, task: Task) -> Width:
         """Return the least width that requests which name none may get."""
-        return self.automatic_width(task) if self.settings.width is not None else min(self.latencies[task])
+        return self.automatic_width(task) if self.settings.width is not None else next(iter(self.latencies[task]))
 
     def idle_ms(self, task: Task, width: Width) -> float:
         """Return what an image takes on the idle machine: measured at that width or at the next that was."""
         times = self.latencies[task]
+        if width in times:
+            return times[width]
         return times[min([measured for measured in times if measured >= width], default=max(times))]
 
     def together(self, task: Task, width: Width) -> int:

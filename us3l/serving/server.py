@@ -8,7 +8,9 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +29,10 @@ LONGEST_HEAD = 2**16
 KEEP_ALIVE = 30
 """Seconds after which an idle connection is closed."""
 BACKLOG = 512
+SWITCH_SECONDS = 2e-4
+"""For which a thread that computes may keep the event loop waiting; Python's 5 ms are long beside a refusal."""
+LOOK_SECONDS = 0.02
+"""Between two looks at how late the event loop is."""
 SPARE_FILES = 40
 """Files that the process needs beside its connections."""
 
@@ -76,7 +82,12 @@ class Listening:
         Args:
             ready: Called when requests are taken.
         """
-        asyncio.run(self._run(ready))
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        try:
+            asyncio.run(self._run(ready))
+        finally:
+            sys.setswitchinterval(before)
 
     async def _run(self, ready: Callable[[], None] | None) -> None:
         loop = asyncio.get_running_loop()
@@ -86,9 +97,10 @@ class Listening:
             loop.add_signal_handler(signal.SIGHUP, self.reload)
         preparing = asyncio.create_task(self._prepare(ready))
         with quiet_logs(loop):
-            guard = asyncio.create_task(self._guard().watch())
+            watching = [asyncio.create_task(self._guard().watch()), asyncio.create_task(self._watch_lag())]
             await self.server.serve([self.socket])
-            guard.cancel()
+            for task in watching:
+                task.cancel()
         await asyncio.to_thread(self.service.stop)
         await preparing
 
@@ -100,6 +112,13 @@ class Listening:
         except BaseException:  # raised when the server has stopped
             self.stop()
             raise
+
+    async def _watch_lag(self) -> None:
+        """Tell the service how late the event loop is, until cancelled."""
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(LOOK_SECONDS)
+            self.service.lag_ms = max(0.0, 1e3 * (time.perf_counter() - began - LOOK_SECONDS))
 
     def _guard(self) -> ConnectionGuard:
         settings = self.service.settings

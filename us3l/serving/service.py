@@ -64,6 +64,8 @@ class Service:
         self.ready = False
         self.headroom = HEADROOM
         """Share of the target that a request without a width is expected to take at most, to be accepted."""
+        self.lag_ms = 0.0
+        """How late the event loop is: as long has a request waited before anything here sees it."""
         self.bodies = Bodies(settings)
         self.watch = ServiceWatch(lambda: float(self._width()), lambda: self.scheduler.waiting)
         self.scheduler = Scheduler(
@@ -102,28 +104,26 @@ class Service:
         LOG.warning("model %s is served now", model.identity)
         return True
 
-    def check_load(self, task: Task, width: Width | None, latency_ms: float | None, one_image: bool) -> None:
-        """Raise a `Refusal` if a request could not be answered in time, before its body is read. Of too many requests
-        this is what most get, so it must cost little.
+    def check_load(self, task: Task, one_image: bool) -> None:
+        """Raise a `Refusal` if a request without a width could not be answered in time, before its body is read. Of too
+        many requests this is what most get, so it must cost little.
 
         Args:
             task: "features" or "classes".
-            width: The width that it names, if any.
-            latency_ms: The time that it names, if any.
             one_image: Whether it has one image; one that may have several has longer.
         """
         scheduler, model = self.scheduler, self.model
         ahead = scheduler.receiving  # which are not in the queue yet
-        if width is not None or latency_ms is not None or (scheduler.idle and not ahead):
+        if scheduler.idle and not ahead:
             return
         computing = scheduler.own_ms(model, task, model.narrowest(task), 1)
-        wait = scheduler.wait_ms(narrow=True) + ahead * computing / scheduler.workers
+        wait = self.lag_ms + scheduler.wait_ms(narrow=True) + ahead * computing / scheduler.workers
         images = 1 if one_image else self.settings.max_images
         if wait + computing <= images * self.headroom * self.settings.target_ms:
             return
         if one_image:
             automatic = model.automatic_width(task)
-            expected = scheduler.wait_ms() + scheduler.own_ms(model, task, automatic, 1)
+            expected = self.lag_ms + scheduler.wait_ms() + scheduler.own_ms(model, task, automatic, 1)
             model.observe(task, automatic, expected, time.perf_counter() - self._started)
         raise Refusal(503, "the service is busy", "busy", wait_ms=wait)
 
