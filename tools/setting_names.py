@@ -6,18 +6,22 @@ Run `python tools/setting_names.py` after a setting is added to a recipe or to t
 from __future__ import annotations
 
 import re
+import sys
 import types
 from collections.abc import Iterator
 from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from us3l.commands.compare import Compare
-from us3l.commands.pretrain import Pretrain
-from us3l.commands.report import Report
-from us3l.training.run_config import RunConfig
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # this checkout, not one that is installed
 
-PATH = Path(__file__).parents[1] / "us3l" / "commands" / "names.py"
+from us3l.commands.compare import Compare  # noqa: E402
+from us3l.commands.pretrain import Pretrain  # noqa: E402
+from us3l.commands.report import Report  # noqa: E402
+from us3l.training.run_config import RunConfig  # noqa: E402
+
+PATH = ROOT / "us3l" / "commands" / "names.py"
 HEADER = '''"""Settings of functions with `**settings`, for type checkers: made by tools/setting_names.py."""
 
 from __future__ import annotations

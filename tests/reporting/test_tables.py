@@ -1,4 +1,5 @@
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -74,6 +75,12 @@ def test_the_table_fits_80_columns_with_all_columns_and_intervals_and_the_widest
     assert cells.count("±15.0") == accuracies
     assert sum(cell in ("100.0", "2048.5") for cell in cells) == kept
     assert cells.count("+0.0") == gains
+
+
+def test_columns_without_room_are_named():
+    everything = " ".join(text([result(1.0, **dict.fromkeys(FLOORED | TOP5 | QUALITY, 100.0))]).split())
+    assert re.search("no room here for .*kNN, top 5; .* agreement", everything)
+    assert "no room" not in text([result(1.0, linear=50.0)])
 
 
 def test_a_column_for_every_figure_of_a_width():

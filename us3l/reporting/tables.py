@@ -149,7 +149,8 @@ LEAST_NEEDED = (
     *("agreement", "lidar", "rankme"),
     *(f"{metric}{end}" for end in ("_top5", "_untrained", "_gain") for metric in reversed(METRICS)),
 )
-"""What is left out of the terminal's table where there is no room, from the first on."""
+"""What is left out of the terminal's table where there is no room, from the first on. A column that is not named here
+always stays, and pushes these out."""
 
 
 def shown_columns(results: Sequence[WidthResult]) -> list[Column]:
@@ -160,14 +161,15 @@ def shown_columns(results: Sequence[WidthResult]) -> list[Column]:
 def results_table(results: Sequence[WidthResult], title: str | None = None) -> Table:
     """Return a table with a row per width; each accuracy stands beside its untrained floor and the gain over it.
 
-    Columns without any number are left out, and so are the least needed ones until 80 characters are enough. Print it
-    by `rich.console.Console().print(...)`.
+    Columns without any number are left out, and so are the least needed ones until 80 characters are enough; a line
+    beneath the table names these. Print it by `rich.console.Console().print(...)`.
 
     Args:
         results: What was measured at each width.
         title: Above the table.
     """
-    columns = shown_columns(results)
+    measured = shown_columns(results)
+    columns = measured
     for name in ("", *LEAST_NEEDED):
         columns = [column for column in columns if column.name != name]
         table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
@@ -177,6 +179,8 @@ def results_table(results: Sequence[WidthResult], title: str | None = None) -> T
             table.add_row(*(column.text(result) for column in columns))
         if Console(width=10 * ROOM).measure(table).maximum <= ROOM:
             break
+    if left_out := "; ".join(column.title for column in measured if column not in columns):
+        table.caption, table.caption_justify = f"no room here for {left_out}: see the file or the page", "left"
     return table
 
 
