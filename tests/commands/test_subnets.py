@@ -9,7 +9,7 @@ import torch
 import us3l
 from tests.made_runs import make_run
 from us3l.commands.main import main
-from us3l.deploy.heads import find_heads
+from us3l.deploy.classifiers import find_heads
 from us3l.run.config import build
 from us3l.run.finetuned_networks import list_finetuned, read_finetuned
 from us3l.run.training_log import Skipped, StepRecord, append_records, read_records

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from us3l.data import folder, index
+from us3l.data import image_folder, index
 from us3l.data.catalogue import Names
-from us3l.data.folder import open_folder
+from us3l.data.image_folder import open_folder
 from us3l.data.sources import find
 
 HOUR = 3600
@@ -42,8 +42,8 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 def listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folders that were listed anew."""
     made: list[Path] = []
-    listing = folder._listing
-    monkeypatch.setattr(folder, "_listing", lambda root: made.append(root) or listing(root))
+    listing = image_folder._listing
+    monkeypatch.setattr(image_folder, "_listing", lambda root: made.append(root) or listing(root))
     return made
 
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_listed_is_named_and_no_index_is_kept(
             raise PermissionError(13, "Permission denied", str(path))
         return scandir(path)
 
-    monkeypatch.setattr(folder.os, "scandir", refuse)
+    monkeypatch.setattr(image_folder.os, "scandir", refuse)
     for _ in range(2):
         assert find(photos, "all").source.unreadable == ["a/deep/: Permission denied"]
     assert not kept.exists()

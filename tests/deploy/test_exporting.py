@@ -18,8 +18,8 @@ import us3l
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import load
 from us3l.deploy import example, formats
+from us3l.deploy.classifiers import Head
 from us3l.deploy.exporting import Source, convert, export_network
-from us3l.deploy.heads import Head
 from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import linear_probe
 from us3l.run.bundles import decode_floats, read_bundle

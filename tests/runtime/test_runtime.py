@@ -14,8 +14,8 @@ import us3l
 from tests.deploy.test_exporting import Tiny
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import ImageSet
+from us3l.deploy.classifiers import Head, find_heads
 from us3l.deploy.exporting import Source, export_network
-from us3l.deploy.heads import Head, find_heads
 from us3l.deploy.proof import Evidence
 from us3l.evaluation.linear import Probe
 from us3l.run import Run

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from us3l.costs import feature_count
 from us3l.data.preprocessing import Preprocessing
 from us3l.data.sources import Data, open_images
+from us3l.deploy.classifiers import Head
 from us3l.deploy.deployment_settings import SpaceName as SpaceName
-from us3l.deploy.heads import Head
 from us3l.evaluation.linear import Probe
 from us3l.evaluation.mapping import IMAGES, fit_space, images_to_fit
 from us3l.evaluation.prepare import MEMORY, calibrate_left_out

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from us3l.data.catalogue import Catalogue, Names, of_pixels
-from us3l.data.folder import listed, open_folder
+from us3l.data.image_folder import listed, open_folder
 from us3l.system.errors import UserError
 from us3l.system.files import expanded
 

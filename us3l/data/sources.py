@@ -18,7 +18,7 @@ from us3l.data.cached import are_small, cache_all, cached_bytes
 from us3l.data.catalogue import IMAGE_SUFFIXES, Catalogue, Names, encode_labels, of_pixels
 from us3l.data.datasets import NAMED_SETS, open_named
 from us3l.data.decode import Encoded
-from us3l.data.folder import is_image, listed, open_folder, open_image
+from us3l.data.image_folder import is_image, listed, open_folder, open_image
 from us3l.data.images import ImageSet as ImageSet
 from us3l.data.images import check_pixels
 from us3l.data.in_memory import Counter, decode_all

@@ -23,9 +23,9 @@ from us3l.costs import cost
 from us3l.data.preprocessing import Preprocessing
 from us3l.deploy import example
 from us3l.deploy.accuracies import find_accuracy
+from us3l.deploy.classifiers import Head, heads_of
 from us3l.deploy.deployment_settings import ExportSettings
 from us3l.deploy.formats import KEY, KINDS
-from us3l.deploy.heads import Head, heads_of
 from us3l.deploy.proof import Evidence, Proof, find_evidence, outputs_of, prove_float, prove_int8, prove_size
 from us3l.evaluation.prepare import calibrate_left_out
 from us3l.run import Run

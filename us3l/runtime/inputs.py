@@ -14,7 +14,7 @@ from PIL import Image as Pillow
 from torch import Tensor
 
 from us3l.data.decode import Damaged
-from us3l.data.folder import open_folder
+from us3l.data.image_folder import open_folder
 from us3l.data.preprocessing import Preprocessing
 from us3l.system.errors import UserError
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from us3l.collection.shared_space import SpaceName, shared_maps
 from us3l.data.preprocessing import Preprocessing
-from us3l.deploy.heads import Head, find_heads
+from us3l.deploy.classifiers import Head, find_heads
 from us3l.run import Run
 from us3l.run.bundles import SHARED, Bundle, Entry
 from us3l.run.identity import slug
