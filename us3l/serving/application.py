@@ -182,8 +182,8 @@ class Handlers:
 class Admission:
     """Middleware that refuses images which could not be answered in time, before anything else is done for them.
 
-    Under three times the load that a service can bear, two of three requests end here: routing, parsing of the address
-    and reading of the body would take the time of those that can be answered.
+    Under too much load most requests end here: routing, parsing of the address and reading of the body would take the
+    time of those that can be answered.
 
     Args:
         app: What answers.
